@@ -14,7 +14,7 @@ from ci.docs.errors import GROUPS
 from ci.docs.refusals import Refusal, refusals
 from ci.docs.signatures import laid_out, spaced
 from tilec import language
-from tilec.ir.types import DTYPES
+from tilec.ir.types import DTYPES, PACKED
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECTIONS: Final = {
@@ -115,11 +115,15 @@ def types() -> str:
     parts += ["## What a tile has\n", f"{_doc(tiles['Tile'])}\n", _members(tiles["Tile"])]
     parts += ["## Dtypes\n", "| name | bytes | what |\n|---|--:|---|"]
     parts += [
-        f"| `{name}` | {DTYPES['bool' if name == 'boolean' else name].bytes} | {_cell(_doc(node))} |"
+        f"| `{name}` | {_bytes(name)} | {_cell(_doc(node))} |"
         for name, node in tiles.items() if name in language.__all__ and name not in ("Tile", "DTypeBase", "NotCompiled")
     ]  # fmt: skip
     parts += ["", f"{_doc(tiles['DTypeBase'])}\n"]
     return "\n".join(parts)
+
+
+def _bytes(name: str) -> str:
+    return "½" if name in PACKED else str(DTYPES["bool" if name == "boolean" else name].bytes)
 
 
 def _doc(node: ast.ClassDef | ast.FunctionDef) -> str:

@@ -316,5 +316,7 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
 
 
 def _index(key: str) -> tuple[str, tuple[int, ...]]:
+    """Tensor and index; of a packed tensor `2j:2j + 2` stands for byte j."""
     name, _, rest = key.partition("[")
-    return name, tuple(int(item) for item in rest.rstrip("]").split(",") if item.strip())
+    items = [item.partition(":") for item in rest.rstrip("]").split(",") if item.strip()]
+    return name, tuple(int(first) // (2 if colon else 1) for first, colon, _ in items)

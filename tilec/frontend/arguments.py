@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.diagnostics.spelling import ask_first
-from tilec.frontend.emitter import MAX_TILE, At, Emitter, Term, describe, usable
+from tilec.frontend.emitter import MAX_TILE, At, Emitter, Term, describe, refuse_codes, usable
 from tilec.frontend.scope import Scope
 from tilec.ir.core import Access, Parameter, Value
-from tilec.ir.types import DTYPES, DType, TensorType
+from tilec.ir.types import DTYPES, PACKED, DType, TensorType
 
 
 class Missing:
@@ -27,6 +27,10 @@ _OF_RANKS: Final[dict[Access | None, str]] = {
 
 TAKE_FUNCTION: Final = ("scan",)
 """Words whose first argument is a tile function of two arguments."""
+
+
+_TAKE_CODES: Final = ("astype", "store")
+"""Words that take tiles of packed dtypes."""
 
 
 @dataclass(slots=True)
@@ -79,6 +83,9 @@ class Call:
                 raise self.at.error(
                     "E0113", f"`{shown}` needs an argument for `{name}`", hint=f"its parameters: {', '.join(every)}"
                 )
+        if self.word not in _TAKE_CODES:
+            for term in found.values():
+                refuse_codes(term, self.at)
         return [usable(found[name]) if name in found else MISSING for name in every]
 
     def bind(self, positional: str) -> list[Term]:
@@ -109,6 +116,9 @@ class Call:
     def dtype(self, term: Term) -> DType:
         """A dtype argument; E0201."""
         if isinstance(term, DType):
+            if term in PACKED.values() and self.word != "astype":
+                raise self.at.error("E0201", f"`{self.word}` makes no {term}, whose elements share a byte",
+                             hint=f"compute with a wider dtype, and store it with `.astype({term})`")  # fmt: skip
             return term
         if isinstance(term, str) and term in DTYPES:
             return DTYPES[term]

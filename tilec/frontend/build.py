@@ -21,7 +21,7 @@ from tilec.frontend.signature import Constant, constant_names, read_signature
 from tilec.frontend.statements import run
 from tilec.ir.aligned import ALIGNED, multiple_of, read_aligned, without_aligned
 from tilec.ir.core import Function, Precondition
-from tilec.ir.expr import sym
+from tilec.ir.expr import binary, const, sym
 from tilec.ir.types import DTYPES
 
 
@@ -116,6 +116,8 @@ def _build(
     function = Function(routine.name, signature.parameters, emitter.body, dims=tuple(signature.dims),
                         strides=tuple(signature.strides), constants=dict(signature.constants),
                         loc=module.source.span(routine.node))  # fmt: skip
+    for extent, span in signature.even.items():
+        function.requires += (Precondition(binary("==", binary("%", extent, const(2)), const(0)), span),)
     if ALIGNED in constants:
         _align(function, constants[ALIGNED])
     body = plain_loops(routine.node, module)

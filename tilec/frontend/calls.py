@@ -46,6 +46,7 @@ def call(scope: Scope, node: ast.Call) -> Term:
     if isinstance(callee, DType):
         given.word = callee.name
         (value,) = given.bind("value")
+        given.dtype(callee)
         return scope.emitter.cast(value, callee, at)
     given.word = callee
     build = WORDS.get(callee)

@@ -93,7 +93,7 @@ def _values(scope: Scope, node: ast.Call) -> None:
     if len(node.args) != 3:
         raise at.error("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
     tensor = expression(scope, node.args[0])
-    if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not tensor.tensor.dtype.is_integer:
+    if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not _has_integers(tensor):
         raise at.error(
             "E0217",
             f"`values` describes an integer tensor, found {describe(tensor)}",
@@ -151,10 +151,15 @@ def _ensures(scope: Scope, node: ast.Call) -> None:
 def _integers(scope: Scope, node: ast.expr) -> Value:
     """The integer tensor that an argument names."""
     tensor = expression(scope, node)
-    if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not tensor.tensor.dtype.is_integer:
+    if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not _has_integers(tensor):
         raise scope.at(node).error(
             "E0217",
             f"`ensures` describes an integer tensor, found {describe(tensor)}",
             hint="name a parameter such as `ids: Out[i32, N]`",
         )
     return tensor
+
+
+def _has_integers(tensor: Value) -> bool:
+    """Whether each element of a tensor is an integer of its own: two packed ones share a byte."""
+    return tensor.tensor.dtype.is_integer and tensor.tensor.packed is None

@@ -19,6 +19,7 @@ from tilec.frontend.report import Refused, Source
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Parameter, Value
 from tilec.ir.expr import ARITHMETIC, Expr, binary, const, sym
+from tilec.ir.packed import Codes
 from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32, i64
 from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, MAX_OPERATIONS, MAX_REPEATED
 
@@ -34,7 +35,7 @@ class Poison:
 
 
 Number = bool | int | float
-Term = Value | bool | int | float | str | DType | tuple["Term", ...] | Poison | None
+Term = Value | Codes | bool | int | float | str | DType | tuple["Term", ...] | Poison | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Emitter:
         """The term of each expression, if requested."""
         self.counted: dict[Value, tuple[Value, Value]] = {}
         """Lower and upper bound of each loop variable."""
+        self.steps: dict[Value, Value] = {}
+        """Step of each loop variable."""
         self.measures: dict[int, int] = {}
         """Number of the claim that a `while` ends, by the identity of its expression."""
         self._claims = 0
@@ -277,6 +280,7 @@ def number_of(term: Term, at: At) -> Number:
     """The term as a compile-time number; E0217."""
     if isinstance(term, bool | int | float):
         return term
+    refuse_codes(term, at)
     raise at.error("E0217", f"expected a tile or a number, found {describe(term)}", hint=_instead(term))
 
 
@@ -284,7 +288,16 @@ def tile_type(term: Term, at: At) -> TileType:
     """Type of a term that must be a tile value; E0217."""
     if isinstance(term, Value) and isinstance(term.type, TileType):
         return term.type
+    refuse_codes(term, at)
     raise at.error("E0217", f"expected a tile, found {describe(term)}", hint=_instead(term))
+
+
+def refuse_codes(term: Term, at: At) -> None:
+    """Raises E0201 for a tile of a packed dtype, which can be stored and converted, and nothing else."""
+    if isinstance(term, Codes):
+        instead = {"u": "u8", "i": "i8"}.get(term.dtype.kind, "f16")
+        message = f"{describe(term)} can only be converted or stored"
+        raise at.error("E0201", message, hint=f"convert it first, as in `.astype({instead})`")
 
 
 def _instead(term: Term) -> str:
@@ -305,6 +318,9 @@ def describe(term: Term) -> str:
             return f"the tensor `{term.name}`"
         kind = f"a tile of {term.tile.dtype}" if term.tile.shape else f"a scalar of {term.tile.dtype}"
         return f"{kind} of shape {shape_text(term.tile.shape)}" if term.tile.shape else kind
+    if isinstance(term, Codes):
+        shape = term.value.tile.shape
+        return f"a tile of {term.dtype} of shape {shape_text(shape)}" if shape else f"a scalar of {term.dtype}"
     if isinstance(term, bool | int | float):
         return f"`{term}`"
     if isinstance(term, DType):

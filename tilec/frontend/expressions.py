@@ -9,7 +9,18 @@ from typing import Any, Final
 
 from tilec.diagnostics.spelling import ask_first, did_you_mean
 from tilec.frontend import arithmetic
-from tilec.frontend.emitter import At, Number, Term, default_dtype, describe, number_of, tile_type, too_large, usable
+from tilec.frontend.emitter import (
+    At,
+    Number,
+    Term,
+    default_dtype,
+    describe,
+    number_of,
+    refuse_codes,
+    tile_type,
+    too_large,
+    usable,
+)
 from tilec.frontend.module import (
     NUMBERS,
     WORDS,
@@ -27,6 +38,7 @@ from tilec.frontend.scope import Scope
 from tilec.frontend.signature import dtype_named
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
+from tilec.ir.packed import Codes, authored_dims
 from tilec.ir.types import TensorType, TileType
 from tilec.untrusted.limits import MAX_LITERAL_BITS, MAX_TUPLE
 
@@ -255,6 +267,8 @@ def as_type(scope: Scope, term: Term, type: TileType, at: At) -> Value:
 def joined_type(pair: tuple[Term, Term], at: At) -> TileType:
     """The common type of two branches' values; a number adopts the other side's dtype; E0209."""
     left, right = (usable(term) for term in pair)
+    for side in (left, right):
+        refuse_codes(side, at)
     if isinstance(left, Value) and isinstance(right, Value) and left.type == right.type and isinstance(left.type, TileType):
         return left.type
     if isinstance(left, Value) and isinstance(right, bool | int | float) and fits(right, left):
@@ -297,16 +311,19 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
     term = expression(scope, node.value)
     if isinstance(term, Value) and isinstance(term.type, TensorType):
         if node.attr == "shape":
-            return tuple(scope.emitter.materialize(dim, at) for dim in term.tensor.dims)
+            return tuple(scope.emitter.materialize(dim, at) for dim in authored_dims(term.tensor))
         if node.attr == "ndim":
             return term.tensor.rank
         if node.attr == "dtype":
-            return term.tensor.dtype
+            return term.tensor.packed or term.tensor.dtype
         raise at.error(
             "E0106",
             f"a tensor has no `{node.attr}`",
             hint=ask_first(node.attr, _OF_TENSORS, "it has `shape`, `ndim`, `dtype`; `load` gives a tile"),
         )
+    if isinstance(term, Codes) and node.attr in ("shape", "ndim", "dtype"):
+        return {"shape": term.value.tile.shape, "ndim": term.value.tile.rank, "dtype": term.dtype}[node.attr]
+    refuse_codes(term, at)
     if not isinstance(term, Value):
         raise at.error("E0106", f"{describe(term)} has no `{node.attr}`", hint="attributes belong to tiles and tensors")
     if node.attr == "shape":

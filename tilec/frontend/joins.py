@@ -19,6 +19,11 @@ def join(call: Call) -> Term:
     """Two tiles along a new last axis."""
     left, right = call.bind("a b")
     a, b = arithmetic.unify(call.emitter, left, right, call.at)
+    return joined(call, a, b)
+
+
+def joined(call: Call, a: Value, b: Value) -> Value:
+    """Two tiles of one type along a new last axis."""
     shape = (*a.tile.shape, 2)
     call.dims(shape)  # the result may have too many elements
     sides = [call.emitter.broadcast(call.emitter.reshape(side, (*shape[:-1], 1), call.at), shape, call.at) for side in (a, b)]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import math
+from functools import partial
 from typing import Final
 
-from tilec.frontend import arithmetic
+from tilec.frontend import arithmetic, packed
 from tilec.frontend.arguments import Call, Missing
-from tilec.frontend.emitter import At, Term, as_float, canonical, describe, number_of, usable
+from tilec.frontend.emitter import At, Term, as_float, canonical, describe, number_of, refuse_codes, usable
 from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Access, Value
+from tilec.ir.packed import Codes
 from tilec.ir.types import DType, TileType
 
 _READABLE: Final = (Access.IN, Access.INOUT, Access.SCRATCH, Access.PEER)
@@ -37,6 +39,11 @@ def load(call: Call) -> Term:
     if len(extents) != rank:
         raise call.at.error("E0206", f"`{tensor.name}` has {rank} axes, the shape has {len(extents)}",
                      hint="give one extent per axis; use 1 for axes you index")  # fmt: skip
+    if tensor.tensor.packed is not None:
+        codes = packed.load(
+            call, tensor, partial(_offsets, call, tensor, index, offset), extents, isinstance(offset, Missing), pad
+        )
+        return Codes(call.emitter.reshape(codes.value, (), call.at), codes.dtype) if isinstance(shape, Missing) else codes
     offsets = _offsets(call, tensor, index, offset, extents)
     op = ops.Load(pad=_pad(call, pad, tensor.tensor.dtype), unsafe=call.emitter.unsafe, operands=[tensor, *offsets])
     tile = call.emitter.emit(op, call.at, TileType(tensor.tensor.dtype, extents))[0]
@@ -129,6 +136,11 @@ def _write(call: Call, allowed: tuple[Access, ...], verb: str) -> tuple[Value, V
         index, tile_term = tile_term, index
     if isinstance(tile_term, Missing):
         raise call.at.error("E0113", f"`{call.word}` needs a tile to write", hint=f"write `{call.word}(tensor, index, tile)`")
+    if tensor.tensor.packed is not None:
+        codes = packed.store_tile(call, tensor, tile_term)
+        given = partial(_offsets, call, tensor, index, offset)
+        return tensor, *packed.stored_bytes(call, tensor, codes, given, isinstance(offset, Missing)), call.flag(mask, "mask")
+    refuse_codes(tile_term, call.at)
     tile = _tile_for(call, tensor, tile_term)
     return tensor, tile, _offsets(call, tensor, index, offset, tile.tile.shape), call.flag(mask, "mask")
 
@@ -211,6 +223,7 @@ def gather(call: Call) -> Term:
     tensor_term, indices, pad = call.bind_optional("tensor indices", "pad?")
     assert not isinstance(tensor_term, Missing) and not isinstance(indices, Missing)
     tensor, _ = call.tensor(tensor_term, _READABLE, "read")
+    _no_packed(call, tensor, "load it, convert it and `take` from the tile")
     tiles = _indices(call, tensor, indices, ())
     op = ops.Gather(pad=_pad(call, pad, tensor.tensor.dtype), unsafe=call.emitter.unsafe, operands=[tensor, *tiles])
     return call.emitter.emit(op, call.at, TileType(tensor.tensor.dtype, tiles[0].tile.shape))[0]
@@ -222,6 +235,7 @@ def scatter(call: Call) -> Term:
     tensor_term, indices, tile, mask = call.bind_optional("tensor indices tile", "mask?")
     assert not isinstance(tensor_term, Missing) and not isinstance(indices, Missing) and not isinstance(tile, Missing)
     tensor, _ = call.tensor(tensor_term, _WRITABLE, "written")
+    _no_packed(call, tensor, "`store` tiles of whole bytes")
     shape: tuple[int, ...] = ()
     if isinstance(tile, Value):
         shape = _as_dtype(call, tensor, tile).tile.shape
@@ -230,6 +244,13 @@ def scatter(call: Call) -> Term:
     op = ops.Scatter(mask=call.flag(mask, "mask"), unsafe=call.emitter.unsafe, operands=[tensor, value, *tiles])
     call.emitter.emit(op, call.at)
     return None
+
+
+def _no_packed(call: Call, tensor: Value, hint: str) -> None:
+    """E0201 for a word that takes elements one by one, of a tensor that has two in a byte."""
+    dtype = tensor.tensor.packed
+    if dtype is not None:
+        raise call.location(0).error("E0201", f"`{call.word}` of {dtype} does not exist: two elements share a byte", hint=hint)
 
 
 def _indices(call: Call, tensor: Value, indices: Term, shape: tuple[int, ...]) -> list[Value]:

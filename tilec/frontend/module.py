@@ -20,7 +20,7 @@ from tilec import language
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.diagnostics.spelling import did_you_mean, nearest
 from tilec.frontend.report import Refused, Source, compile_error
-from tilec.ir.types import DTYPES
+from tilec.ir.types import DTYPES, PACKED
 from tilec.untrusted.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_NAME, MAX_SOURCE_BYTES, MAX_SOURCE_LINES, read_file
 
 DIRECTIVES = frozenset({"grid", "ensures", "requires", "resident", "values"})
@@ -281,7 +281,7 @@ def _decoration(module: Module, node: ast.expr) -> str | None:
 
 def dtype_word(word: str | None) -> bool:
     """Whether the word names a dtype."""
-    return word in DTYPES or word == "boolean"
+    return word in DTYPES or word in PACKED or word == "boolean"
 
 
 def read_text(path: Path, text: str | None = None) -> str:

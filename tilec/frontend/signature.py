@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tilec.diagnostics.diagnostic import Diagnostic, Label
+from tilec.diagnostics.diagnostic import Diagnostic, Label, Span
 from tilec.diagnostics.spelling import ask_first, nearest
 from tilec.frontend.extents import determined, module_integer
 from tilec.frontend.module import DimName, ElementName, Module, ModuleConstant, Routine, dtype_word, word_of
@@ -20,7 +20,8 @@ from tilec.frontend.report import Refused, compile_error
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.ops.rank_ops import MOST_RANKS
-from tilec.ir.types import DTYPES, DType, TensorType, TileType, u32
+from tilec.ir.packed import halved
+from tilec.ir.types import DTYPES, PACKED, DType, TensorType, TileType, u8, u32
 from tilec.untrusted.limits import MAX_HOST_DEPTH
 
 Constant = int | float | bool | str
@@ -39,18 +40,20 @@ MAX_EXTENT: Final = 2**31 - 1
 @dataclass(slots=True)
 class Signature:
     """Parameters in order; symbolic launch values in order of first appearance; values of the constants (an `Element`'s is a
-    dtype name); `of_ranks`: by name, the tensors of a parameter that has one for each rank, in order."""
+    dtype name); `of_ranks`: by name, the tensors of a parameter that has one for each rank, in order; `even`: extents that must
+    be even at a launch, since two elements share a byte."""
 
     parameters: list[Parameter] = field(default_factory=list[Parameter])
     dims: list[str] = field(default_factory=list[str])
     strides: list[str] = field(default_factory=list[str])
     constants: dict[str, Constant] = field(default_factory=dict[str, Constant])
     of_ranks: dict[str, tuple[Parameter, ...]] = field(default_factory=dict[str, "tuple[Parameter, ...]"])
+    even: dict[Expr, Span] = field(default_factory=dict[Expr, Span])
 
 
 def dtype_named(name: str) -> DType:
     """The dtype of a word (`boolean` is `bool`)."""
-    return DTYPES["bool" if name == "boolean" else name]
+    return PACKED[name] if name in PACKED else DTYPES["bool" if name == "boolean" else name]
 
 
 def constant_names(routine: Routine) -> list[str]:
@@ -104,6 +107,8 @@ class _Reader:
             if name not in measured:
                 message = f"no extent determines dim `{name}`, so a launch cannot measure it"
                 hint = f"declare a tensor with `{name}` as an axis, or pass `{name}: i32`"
+                if name in {symbol for expr in self.signature.even for symbol in expr.symbols()}:
+                    hint = f"a launch sees bytes of two elements: write the extent as `2 * {name}`, or pass `{name}: i32`"
                 self._refuse("E0214", message, self.routine.node, hint)
 
     def positional(self) -> None:
@@ -172,12 +177,19 @@ class _Reader:
         span = self.source.span(arg)
         word = _word(self.module, note)
         if dtype_word(word) and word is not None:
+            if word in PACKED:
+                message = f"a scalar of {word} does not exist: two elements share a byte"
+                raise self.source.error("E0107", message, note, hint=f"write `{arg.arg}: In[{word}, 2]`, or use a wider dtype")
             value = Value(TileType(dtype_named(word)), arg.arg)
             self.signature.parameters.append(Parameter(arg.arg, value, None, span))
             return
         base = _word(self.module, note.value) if isinstance(note, ast.Subscript) else None
         if isinstance(note, ast.Subscript) and base in _ACCESS:
             value = Value(self._tensor(note), arg.arg)
+            packed = value.tensor.packed
+            if packed is not None and _ACCESS[base] is Access.ATOMIC:
+                message = f"atomics of {packed} do not exist: two elements share a byte"
+                raise self.source.error("E0201", message, note, hint="declare it `InOut`, or use i32")
             self.signature.parameters.append(Parameter(arg.arg, value, _ACCESS[base], span))
             return
         if isinstance(note, ast.Subscript) and base in _OF_RANKS:
@@ -200,6 +212,9 @@ class _Reader:
             raise self.source.error("E0213", message, note, hint=f"give a constant from 2 to {MOST_RANKS}, as in `{shown}`")
         if access is Access.PEER:
             type_ = self._tensor(note, (items[0], *items[2:]))
+            if type_.packed is not None:
+                hint = "declare it of u8, two elements a byte, and take them apart with `&` and `>>`"
+                raise self.source.error("E0201", f"a tensor of ranks holds no {type_.packed}", note, hint=hint)
         else:
             type_ = TensorType(u32, (self._extent(items[1], stride=False), const(2), ranks))
             if type_.dims[0].constant is None and ranks.constant is not None:
@@ -220,6 +235,7 @@ class _Reader:
             raise self.source.error("E0107", "the tensor type names no dtype", note, hint="write `In[f32, N]`")
         dtype = self._dtype(items[0])
         dims: list[Expr] = []
+        known = len(self.extents)
         strides: tuple[Expr, ...] | None = None
         align = 16
         for item in items[1:]:
@@ -241,7 +257,29 @@ class _Reader:
             raise self.source.error(
                 "E0107", f"{len(dims)} dims but {len(strides)} strides", note, hint="give one stride per dim"
             )
-        return TensorType(dtype, tuple(dims), strides, align)
+        if dtype not in PACKED.values():
+            return TensorType(dtype, tuple(dims), strides, align)
+        dims[-1] = self._bytes(dims[-1], dtype, note)
+        if strides is not None:
+            strides = (*(self._bytes(stride, dtype, note, stride=True) for stride in strides[:-1]), strides[-1])
+            if strides[-1].constant != 1:
+                hint = "write `Strides[..., 1]`: elements of the last axis lie two in a byte"
+                raise self.source.error("E0107", f"the last stride of {dtype} is {strides[-1]}, not 1", note, hint=hint)
+        self.extents[known:] = [*dims, *(strides or ())]
+        return TensorType(u8, tuple(dims), strides, align, dtype)
+
+    def _bytes(self, extent: Expr, dtype: DType, note: ast.expr, *, stride: bool = False) -> Expr:
+        """Bytes of an even number of packed elements; E0213."""
+        bytes_, even = halved(extent)
+        if stride and not even:
+            message = f"the stride `{extent}` of {dtype} may be odd, and rows begin at whole bytes"
+            raise self.source.error("E0213", message, note, hint="write it as an even number, such as `2 * S`")
+        if extent.constant is not None and not even:
+            message = f"the last axis of {dtype} has {extent} elements, an odd number, and two share a byte"
+            raise self.source.error("E0213", message, note, hint=f"make it {extent.constant + 1}")
+        if not even:
+            self.signature.even.setdefault(extent, self.source.span(note))
+        return bytes_
 
     def _dtype(self, node: ast.expr) -> DType:
         word = _word(self.module, node)

@@ -10,7 +10,7 @@ from tilec.diagnostics.diagnostic import Diagnostic, Label
 from tilec.frontend import arithmetic
 from tilec.frontend.bindings import bind
 from tilec.frontend.directives import directive
-from tilec.frontend.emitter import At, Poison, Term, describe, usable
+from tilec.frontend.emitter import At, Poison, Term, describe, refuse_codes, usable
 from tilec.frontend.expressions import expression, fits, join, joined_type
 from tilec.frontend.liveness import assigned
 from tilec.frontend.loop_claims import Invariants, measure, number_of_passes, refused_while
@@ -229,6 +229,7 @@ def _for(scope: Scope, node: ast.For) -> None:
     scope.env[variable] = block.add_argument(TileType(i32), variable)
     scope.emitter.stands_for(scope.at(node.target), scope.env[variable])
     scope.emitter.counted[block.arguments[0]] = (bounds[0], bounds[1])
+    scope.emitter.steps[block.arguments[0]] = bounds[2]
     for name, value in zip(carried, initial, strict=True):
         scope.env[name] = block.add_argument(value.type, name)
     with scope.emitter.into(block):
@@ -263,6 +264,7 @@ def _initial(scope: Scope, name: str, at: At) -> Value:
     term = usable(scope.env[name])
     if isinstance(term, bool | int | float) or (isinstance(term, Value) and isinstance(term.type, TileType)):
         return scope.emitter.value(term, at)
+    refuse_codes(term, at)
     raise at.error(
         "E0208", f"the loop changes `{name}`, which is {describe(term)}", hint="a loop carries tiles and scalars only"
     )
@@ -276,6 +278,7 @@ def _next(scope: Scope, name: str, initial: Value, node: ast.For) -> Value:
         if term.diagnostic is not None:
             scope.problems.append(term.diagnostic)
         return initial
+    refuse_codes(term, at)
     if isinstance(term, Value) and term.type == initial.type:
         return term
     if isinstance(term, bool | int | float) and fits(term, initial):

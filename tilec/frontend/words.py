@@ -7,6 +7,7 @@ from typing import Final
 
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
+from tilec.frontend.codes import converted
 from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
 from tilec.frontend.expressions import matmul, permute
 from tilec.frontend.known_ranges import known_range
@@ -14,7 +15,8 @@ from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.expr import cdiv as exact_cdiv
-from tilec.ir.types import DTYPES, TileType, boolean, i32
+from tilec.ir.packed import Codes
+from tilec.ir.types import DTYPES, PACKED, TileType, boolean, i32
 
 
 @word("bid", "num_blocks")
@@ -218,8 +220,11 @@ def mma(call: Call) -> Term:
 @word("astype")
 def astype(call: Call) -> Term:
     """Convert the dtype."""
-    term, dtype = call.bind("x dtype")
-    return call.emitter.cast(term, call.dtype(dtype), call.at)
+    term, wanted = call.bind("x dtype")
+    dtype = call.dtype(wanted)
+    if isinstance(term, Codes) or dtype in PACKED.values():
+        return converted(call.emitter, term, dtype, call.at)
+    return call.emitter.cast(term, dtype, call.at)
 
 
 @word("bitcast")

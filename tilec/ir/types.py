@@ -8,6 +8,7 @@ from typing import Final
 from tilec.ir.expr import Expr
 from tilec.target.dtypes import (
     DTYPES,
+    PACKED,
     DType,
     bf16,
     boolean,
@@ -28,6 +29,7 @@ from tilec.target.dtypes import (
 __all__ = [
     "DTYPES",
     "MAX_DIM",
+    "PACKED",
     "DType",
     "RingType",
     "ScratchType",
@@ -94,12 +96,15 @@ class TensorType:
 
     `dims` and `strides` (in elements) are expressions over symbolic dims and integer scalars; a constant is fixed per
     specialisation. `strides` None means row-major contiguous. `align` is the guaranteed alignment of the base in bytes.
+    `packed`: each element, of u8, is a byte with two elements of this dtype of the author's tensor, which lie next to each
+    other along the last axis. It is for messages: what reads or writes such a tensor reads or writes bytes.
     """
 
     dtype: DType
     dims: tuple[Expr, ...]
     strides: tuple[Expr, ...] | None = None
     align: int = 16
+    packed: DType | None = None
 
     @property
     def rank(self) -> int:
@@ -109,7 +114,8 @@ class TensorType:
         text = f"tensor<{self.dtype}, [{', '.join(map(str, self.dims))}]"
         if self.strides is not None:
             text += f", strides [{', '.join(map(str, self.strides))}]"
-        return f"{text}, align {self.align}>"
+        text += f", align {self.align}"
+        return f"{text}, packed {self.packed}>" if self.packed is not None else f"{text}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,19 @@ class u64(DTypeBase):
     """64-bit unsigned integer; as an index, a value of 2^63 and more lies outside of every tensor."""
 
 
+class u4(DTypeBase):
+    """4-bit unsigned integer, two in a byte; of tensors, converted by `.astype`."""
+
+
+class i4(DTypeBase):
+    """4-bit signed integer, two in a byte; of tensors, converted by `.astype`."""
+
+
+class f4e2m1(DTypeBase):
+    """4-bit float (OCP MX v1.0: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives), two in a byte; of tensors, converted by
+    `.astype`."""
+
+
 class boolean(DTypeBase):
     """Truth value, one byte in memory; also written `bool`."""
 

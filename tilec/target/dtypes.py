@@ -113,6 +113,14 @@ DTYPES: Final[dict[str, DType]] = {
     d.name: d for d in (f32, f16, bf16, f8e4m3, f8e5m2, i8, i16, i32, i64, u8, u16, u32, u64, boolean)
 }
 
+u4: Final = DType("u4", "u", 4, "uint4", extension=True)
+i4: Final = DType("i4", "i", 4, "int4", extension=True)
+f4e2m1: Final = DType("f4e2m1", "f", 4, "float4_e2m1fn", extension=True, largest=6.0, significand=2)
+PACKED: Final[dict[str, DType]] = {d.name: d for d in (u4, i4, f4e2m1)}
+"""Dtypes of which tensors alone have elements, two in a byte: element 2j along the last axis is bits 0 to 3 of byte j, element
+2j + 1 bits 4 to 7. To everything but the language they are tensors of u8 (`tilec.ir.types.TensorType.packed`). f4e2m1 is FP4 of
+the OCP Microscaling Formats specification v1.0, section 5.3.3."""
+
 
 @functools.cache
 def numpy_dtype(dtype: DType) -> Any:

@@ -66,8 +66,8 @@ class MemoryOp(Op):
 
     @property
     def verb(self) -> str:
-        """The function that the kernel's author called."""
-        return self.opcode
+        """The function that the kernel's author called: of packed tensors, which have no gather, always a load."""
+        return "load" if self.opcode == "gather" and self.tensor.tensor.packed is not None else self.opcode
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return ((self.tensor, self.effect),)

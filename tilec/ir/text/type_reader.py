@@ -11,6 +11,7 @@ from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.text.tokens import ParseError, Token, tokenize
 from tilec.ir.types import (
     DTYPES,
+    PACKED,
     DType,
     RingType,
     ScratchType,
@@ -20,6 +21,7 @@ from tilec.ir.types import (
     TmemSpaceType,
     TmemType,
     Type,
+    u8,
 )
 from tilec.target.families import MemorySpace
 
@@ -190,8 +192,18 @@ class TypeReader:
             self.expect(",")
         self.expect("align")
         align = self.integer()
+        packed = self.packed_dtype(dtype) if self.skip(",") else None
         self.expect(">")
-        return TensorType(dtype, dims, strides, align)
+        return TensorType(dtype, dims, strides, align, packed)
+
+    def packed_dtype(self, bytes_: DType) -> DType:
+        """What the bytes of a tensor have two of."""
+        self.expect("packed")
+        token = self.next_token
+        name = self.word("a packed dtype")
+        if name not in PACKED or bytes_ != u8:
+            raise self.error(f"{bytes_} has no two elements of `{name}`", token)
+        return PACKED[name]
 
     def shared_type(self) -> SharedType:
         dtype, shape, stages = self.buffer_type(close=False)

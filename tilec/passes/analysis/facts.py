@@ -15,6 +15,7 @@ from tilec.diagnostics.diagnostic import Span
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.facts.range_facts import Range, within
 from tilec.ir.ops import MemoryOp
+from tilec.ir.packed import Codes, authored_dims
 from tilec.ir.types import DType, TensorType, TileType
 from tilec.passes.analysis.declared_ranges import declared_ranges, required
 from tilec.passes.analysis.divisibility import aligned_ranges, promised_symbols
@@ -85,6 +86,8 @@ def _both(left: Range, right: Range) -> Range:
 def _fact(span: Span | None, term: Any, ranges: dict[Value, Range]) -> Fact | None:
     if isinstance(term, DType):
         return Fact(span, f"dtype {term}")
+    if isinstance(term, Codes):
+        return Fact(span, str(TileType(term.dtype, term.value.tile.shape)))
     if not isinstance(term, Value) or term not in ranges:
         return None
     if isinstance(term.type, TensorType):
@@ -104,7 +107,7 @@ def _of_range(span: Span | None, text: str, dtype: DType, known: Range) -> Fact:
 
 def _tensor_text(type_: TensorType) -> str:
     """For example `tensor bf16[T, 2560]`."""
-    return f"tensor {type_.dtype}[{', '.join(map(str, type_.dims))}]"
+    return f"tensor {type_.packed or type_.dtype}[{', '.join(map(str, authored_dims(type_)))}]"
 
 
 def _names(function: Function, ranges: dict[Value, Range]) -> dict[str, Fact]:

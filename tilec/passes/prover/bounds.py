@@ -8,6 +8,7 @@ from functools import partial
 from tilec.diagnostics.diagnostic import Fix, Label
 from tilec.ir.core import Function, Op
 from tilec.ir.ops import Cast, ReadOp, Reduce, Reshape
+from tilec.ir.packed import authored_dims, elements_at
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis
 from tilec.passes.prover.discharge import Discharge, strongest
@@ -67,12 +68,14 @@ def _constant(axis: Axis) -> bool:
 def _complaint(findings: Findings, site: AccessSite, axis_index: int, past_the_end: bool) -> Complaint:
     axis = site.instance.axes[axis_index]
     indexed = site.op.indexed
-    code = "E0303" if indexed else "E0302" if site.writes else "E0301"
+    by_element = indexed and site.op.verb != "load"
+    code = "E0303" if by_element else "E0302" if site.writes else "E0301"
     side = "past the end" if past_the_end else "before the start"
     verb = "write" if site.writes else "read"
     element = [a.start for a in site.instance.axes]
     if past_the_end:
         element[axis_index] = axis.start + (axis.extent - 1)
+    count = _elements(site, axis_index)
     clip = "mask=True" if site.writes else f"pad={_neutral(findings.index.function, site.op)}"
     because: list[Label] = [*loop_labels(findings.index, site.op)]
     if site.parameter.loc is not None:
@@ -83,9 +86,7 @@ def _complaint(findings: Findings, site: AccessSite, axis_index: int, past_the_e
         code,
         f"{site.subject} may {verb} {side} of axis {axis_index}",
         site.location,
-        "index outside the tensor"
-        if indexed
-        else f"{axis.extent} element{'s' if axis.extent > 1 else ''} on axis {axis_index}",
+        "index outside the tensor" if indexed else f"{count} element{'s' if count > 1 else ''} on axis {axis_index}",
         tuple(because),
         _hint(findings, site, axis_index, clip),
         (site.instance,),
@@ -96,47 +97,67 @@ def _complaint(findings: Findings, site: AccessSite, axis_index: int, past_the_e
     )
 
 
-def _dim_text(site: AccessSite, axis_index: int) -> str:
+def _elements(site: AccessSite, axis_index: int) -> int:
+    """Extent of an access along an axis in the author's elements. What has an index for each element moves each alone."""
+    per_index = 1 if site.op.indexed else elements_at(site.parameter.value.tensor, axis_index)
+    return site.instance.axes[axis_index].extent * per_index
+
+
+def _positions_text(site: AccessSite, axis_index: int) -> str:
+    """Where an access of one element, or of one byte, can be along an axis."""
     return str(site.parameter.value.tensor.dims[axis_index])
 
 
+def _dim_text(site: AccessSite, axis_index: int) -> str:
+    return str(authored_dims(site.parameter.value.tensor)[axis_index])
+
+
 def _hint(findings: Findings, site: AccessSite, axis_index: int, clip: str) -> str:
-    axis, dim = site.instance.axes[axis_index], site.parameter.value.tensor.dims[axis_index]
+    axis, dim = site.instance.axes[axis_index], authored_dims(site.parameter.value.tensor)[axis_index]
+    extent = _elements(site, axis_index)
     inside = terms.closure([Formula("eq", axis.start)])
-    loaded = [atom.label for atom in _loaded(axis)]
+    loaded = [atom.label for atom in _loaded(axis) if _declarable(findings, atom)]
     declared = {fact.tensor for fact in findings.index.function.values}
     if axis.start.atom is not None and loaded and axis.extent == 1 and not declared.intersection(loaded):
-        return f"declare what `{loaded[0]}` holds with `values({loaded[0]}, 0, {dim})`"
+        return f"declare what `{loaded[0]}` holds with `values({loaded[0]}, 0, {_positions_text(site, axis_index)})`"
     if loaded and not declared.intersection(loaded):
         return (
             f"pass `{clip}`, or declare with `values({loaded[0]}, ...)` a range that keeps the index inside axis {axis_index}"
         )
     if loaded or any(atom.kind is terms.Kind.OPAQUE and atom.varies for atom in inside):
-        last = f"{dim} - 1" if axis.extent == 1 else f"{dim} - {axis.extent}"
-        where = "offset" if axis.extent > 1 else "index"
+        last = f"{dim} - 1" if extent == 1 else f"{dim} - {extent}"
+        where = "offset" if extent > 1 else "index"
         return f"pass `{clip}`, or clamp the {where}: `minimum(maximum(i, 0), {last})`"
-    if axis.extent > 1 and dim.constant is None:
-        return f"pass `{clip}`, or state `requires({dim} % {axis.extent} == 0)`"
+    if extent > 1 and dim.constant is None:
+        return f"pass `{clip}`, or state `requires({dim} % {extent} == 0)`"
     return f"pass `{clip}`, or make the range of the index fit axis {axis_index}"
 
 
 def _fixes(site: AccessSite, axis_index: int, clip: str) -> Iterator[Fix]:
     """The hint as fixes that a program can apply. Clipping is a certain fix only if the tile straddles an edge, which
     `Findings.refuse` decides at the counterexample: for a tile elsewhere the index is wrong, and clipping would hide that."""
-    axis, dim, where = site.instance.axes[axis_index], site.parameter.value.tensor.dims[axis_index], site.location
+    axis, where = site.instance.axes[axis_index], site.location
+    dim = authored_dims(site.parameter.value.tensor)[axis_index]
+    extent = _elements(site, axis_index)
     if where is None:
         return
     loaded = _loaded(axis)
     if loaded:
         if axis.extent == 1 and axis.start in [terms.of(atom) for atom in loaded]:
-            text = f"values({loaded[0].label}, 0, {dim})"
+            text = f"values({loaded[0].label}, 0, {_positions_text(site, axis_index)})"
             yield Fix(f"declare what `{loaded[0].label}` holds", "statement", text, where, certain=True)
         return
     yield Fix(f"pass `{clip}`", "argument", clip, where, certain=True)
-    if axis.extent > 1 and dim.constant is None:
+    if extent > 1 and dim.constant is None:
         factor = str(dim) if str(dim).isidentifier() else f"({dim})"
-        text = f"requires({factor} % {axis.extent} == 0)"
+        text = f"requires({factor} % {extent} == 0)"
         yield Fix(f"state `{text}`", "statement", text, where)
+
+
+def _declarable(findings: Findings, atom: Atom) -> bool:
+    """Whether `values` can say what an element is: of two in a byte it cannot."""
+    parameter = findings.index.function.parameter(atom.label)
+    return parameter.access is None or parameter.value.tensor.packed is None
 
 
 def _loaded(axis: Axis) -> list[Atom]:

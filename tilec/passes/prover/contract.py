@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tilec.diagnostics.diagnostic import Diagnostic, Label, Span
 from tilec.ir.core import Parameter, ValueFact
 from tilec.ir.expr import Expr, binary, const
+from tilec.ir.packed import authored_dims, elements_at
 from tilec.ir.types import MAX_DIM
 from tilec.passes.analysis.ranges import GRID_LIMITS
 from tilec.passes.prover import terms
@@ -80,7 +81,8 @@ def _shape(index: IndexTerms, parameter: Parameter) -> Iterator[Clause]:
     inner: Expr = const(1)
     for axis in reversed(range(tensor.rank)):
         dim = tensor.dims[axis]
-        text = f"axis {axis} of `{parameter.name}` has 1 to {MAX_DIM} elements: `{dim}`"
+        shown, most = authored_dims(tensor)[axis], MAX_DIM * elements_at(tensor, axis)
+        text = f"axis {axis} of `{parameter.name}` has 1 to {most} elements: `{shown}`"
         yield Clause(text, parameter.loc, _between(index.expression(dim), MAX_DIM))
         if tensor.strides is not None:
             stride = tensor.strides[axis]

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tilec.diagnostics.diagnostic import Counterexample
 from tilec.ir.core import Op
 from tilec.ir.ops.loop_claims import FLAG, PASS
+from tilec.ir.packed import authored_element
+from tilec.ir.types import TensorType
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance
 from tilec.passes.prover.index_terms import IndexTerms
@@ -43,6 +45,12 @@ def counterexample(
     no_number = " and ".join(f"`{name}` is NaN" for name, number in values.items() if number == NAN)
     note = ", ".join(part for part in (note, no_number, *_untranslated(index, _needed(found, instances))) if part)
     values = {name: number for name, number in values.items() if number != NAN}
+    type_ = next((p.value.type for p in index.function.parameters if p.name == tensor), None)
+    if element and isinstance(type_, TensorType):  # the tile of a `take` is no parameter
+        element = authored_element(type_, element)
+        if type_.packed is not None:
+            neighbour = ", ".join(map(str, (*element[:-1], element[-1] + 1)))
+            note = ", ".join(part for part in (f"in one byte with `{tensor}[{neighbour}]`", note) if part)
     return Counterexample(dims, blocks, iterations, tensor, element, values, note)
 
 
@@ -103,7 +111,9 @@ def _loaded(index: IndexTerms, found: Assignment, dims: Mapping[str, int]) -> di
             if index.function.parameter(atom.label).access is None:
                 values[atom.label] = number
             elif _inside(index, atom.label, at, dims):
-                values[f"{atom.label}[{', '.join(map(str, at))}]"] = number
+                type_ = index.function.parameter(atom.label).value.tensor
+                text = ", ".join(map(str, authored_element(type_, at)))
+                values[f"{atom.label}[{text}{f':{2 * at[-1] + 2}' if type_.packed is not None else ''}]"] = number
     return values
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from tilec.diagnostics.diagnostic import Counterexample, Fix, Label, Span
 from tilec.ir.core import Access, Op, Parameter
 from tilec.ir.ops import Binary, Butterfly, Sort
+from tilec.ir.packed import authored_dims, elements_at
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance
 from tilec.passes.prover.bijections import over_box_cells, over_lane_cells
@@ -260,7 +261,9 @@ def _complaint(findings: Findings, parameter: Parameter, writes: list[AccessSite
 def _bounded(parameter: Parameter, writes: list[AccessSite], location: Span) -> Iterator[Fix]:
     """Clauses for axes on which the only write has the same tile in all blocks: they state that the tensor has no elements past
     it."""
-    for dim, axis in zip(parameter.value.tensor.dims, writes[0].instance.axes if len(writes) == 1 else (), strict=False):
+    tensor = parameter.value.tensor
+    axes = enumerate(writes[0].instance.axes) if len(writes) == 1 else ()
+    for dim, (number, axis) in zip(authored_dims(tensor), axes, strict=False):
         if axis.start == terms.ZERO and dim.constant is None:
-            text = f"requires({dim} <= {axis.extent})"
+            text = f"requires({dim} <= {axis.extent * elements_at(tensor, number)})"
             yield Fix(f"state `{text}`", "statement", text, location, certain=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilec.diagnostics.diagnostic import Fix, Label
 from tilec.ir.core import Access, Effect, Parameter, ValueFact
 from tilec.ir.ops import For, MemoryOp
+from tilec.ir.packed import authored_dims
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance, between_neighbours, same_unknowns
 from tilec.passes.prover.bounds import common_element, overlap
@@ -201,7 +202,7 @@ def _below_the_next(findings: Findings, site: AccessSite) -> str:
         return ""
     for fact in _facts_inside(findings, site):
         if fact.sorted and not between_neighbours(fact.tensor, [site.instance]):
-            dim = site.parameter.value.tensor.dims[0]
+            dim = authored_dims(site.parameter.value.tensor)[0]
             limit = f"`where(i < load({fact.tensor}, b + 1), i, {dim})`"
             return f"write below the first place of the next block: {limit} with `mask=True` writes nothing else"
     return ""

@@ -1,0 +1,19 @@
+"""The last tile of 64 elements of 4 bits reaches over the edge."""
+
+import tilec as tl
+
+
+class N(tl.Dim):
+    """rows"""
+
+
+class K(tl.Dim):
+    """columns"""
+
+
+@tl.kernel
+def packed_past_the_end(w: tl.In[tl.u4, N, K], out: tl.Out[tl.f16, N, K]):
+    tl.grid(N, tl.cdiv(K, 64))
+    n, k = tl.bid(0), tl.bid(1)
+    w_tile = tl.load(w, (n, k), shape=(1, 64))  #~ E0301
+    tl.store(out, (n, k), w_tile.astype(tl.f16), mask=True)
