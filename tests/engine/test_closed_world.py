@@ -134,11 +134,11 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
         more -= 3 + 2 * len(BATCHES)
         more += 0 if weights == "fp8_head" else 1 + len(BATCHES)
     pages = 2 + 7 * len(DTYPES)  # kernels that only steps over pages launch, attention for three sizes of batches
-    assert len(available - products) == 90 + rows_of_both + len(DTYPES) * more + pages
+    assert len(available - products) == 88 + rows_of_both + len(DTYPES) * more + pages
     ends_of_formats = ("_fp8", "_int4", "quantise_rows")
     assert {kernel for name in available if (kernel := name.partition("-")[0]).endswith(ends_of_formats)} == OF_FORMAT[weights]
     ends = ("_fp8-", "-") if weights == "w8a8" else ("-", "_fp8-")
-    for kernel, limit in (("matmul", 18), ("matmul_silu_mul", 8)):  # the number of tile shapes depends on measurements
+    for kernel, limit in (("matmul", 18), ("matmul_silu_mul", 12)):  # the number of tile shapes depends on measurements
         of_tiles, others = ([name for name in products if name.startswith(kernel + end)] for end in ends)
         assert 2 <= len(of_tiles) <= limit and not others
 
