@@ -167,8 +167,8 @@ def test_a_bundle_of_two_gpus_contains_exactly_what_a_rank_s_step_needs(model: M
         assert kernels >= {*COLLECTIVES, MEET, attention, "paged_gather", "argmax_blocks"}
         return
     # A head of codes takes its inputs with the scale of the norm, as linear layers do: no sum of ranks is added without one.
-    meetings = {*COLLECTIVES} - ({"all_reduce_add"} if weights.endswith("_head") else set())
-    assert kernels & {*COLLECTIVES} == meetings
+    collectives = {*COLLECTIVES} - ({"all_reduce_add"} if weights.endswith("_head") else set())
+    assert kernels & {*COLLECTIVES} == collectives
     assert kernels >= {MEET, "paged_decode_attention", "paged_gather", "paged_merge", "argmax_blocks"}
     assert not [name for name in kernels if name.startswith("matvec_add")]
     assert {use.constants["PARTS"] for use in world.uses if use.kernel == GATHER} <= {2, 4}
