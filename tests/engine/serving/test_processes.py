@@ -68,7 +68,10 @@ def test_the_process_of_forms_is_started_again(tiny: Path) -> None:
         assert one.ask()[0] == 200 and one.checkers() == []  # nobody asked for a form
         assert one.ask(guided_regex="a+")[0] == 200
         (first,) = one.checkers()
+        watched = os.pidfd_open(first)
         os.kill(first, signal.SIGKILL)
+        assert select.select([watched], [], [], HANG_SECONDS)[0], "it goes on"
+        os.close(watched)
         assert one.ask(guided_regex="b+")[0] == 200  # it ended between two requests
         (second,) = one.checkers()
         os.kill(second, signal.SIGSTOP)
