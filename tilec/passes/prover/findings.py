@@ -59,8 +59,8 @@ class NotProven(Exception):
 
 @dataclass(slots=True)
 class Findings:
-    """Obligations and diagnostics of one kernel. With `only_proofs`, the first obligation that is not discharged raises NotProven:
-    the diagnostics take longer than the proofs."""
+    """Obligations and diagnostics of one kernel. With `only_proofs`, the first obligation that is not discharged raises
+    NotProven: diagnostics take longer than proofs."""
 
     index: IndexTerms
     ladder: Ladder

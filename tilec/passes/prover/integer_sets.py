@@ -257,8 +257,8 @@ class Solver:
 
 
 def has_no_rational_point(points: islpy.Set) -> bool:
-    """Whether a rational set is empty, by one linear program. isl's own question first solves one for each constraint, to drop
-    those that others imply: for 200 constraints that is 20 times slower."""
+    """Whether a rational set is empty, by linear programs that look for a point and for equalities. `Set.is_empty` first asks
+    of each constraint whether the others imply it, which takes 2 to 22 times as long (measured on refused kernels)."""
     return points.detect_equalities().plain_is_empty()
 
 
