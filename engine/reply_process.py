@@ -51,6 +51,8 @@ class ReplyProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
+        self.closes = 0
+        """How often it was closed, so that a request knows whether it ended for that."""
 
     def start(self) -> None:
         """Start the process unless it is running; does not wait for it."""
@@ -76,6 +78,7 @@ class ReplyProcess:
 
     def close(self) -> None:
         """Kill the process, also in the middle of a request; idempotent. The next request starts a new one."""
+        self.closes += 1
         process = self._process
         if process is not None and self._owner == os.getpid():
             process.kill()  # it has no state to save, and whoever waits for a reply holds the lock

@@ -20,7 +20,7 @@ from engine.errors import DeviceError, UsageError
 from engine.reply_process import WALL_SECONDS, ProcessEnded, ReplyProcess
 from engine.serving import grammar_worker
 from engine.serving.grammar_compiler import MOST_BYTES
-from engine.serving.grammar_worker import CPU_SECONDS, MEMORY_BYTES
+from engine.serving.grammar_worker import CPU_SECONDS, MEMORY_BYTES, NO_VOCABULARY
 
 KEPT: Final = 64
 """Grammars that are kept, each of at most `MOST_BYTES`."""
@@ -33,6 +33,10 @@ CRASHES: Final = {-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.
 
 class GrammarEnded(UsageError):
     """A grammar ended the process that checks it, or took too much."""
+
+
+class ProcessLost(DeviceError):
+    """The process ended at once, for a reason that is not the grammar's."""
 
 
 class GrammarProcess(ReplyProcess):
@@ -50,15 +54,21 @@ class GrammarProcess(ReplyProcess):
         self._kept: OrderedDict[bytes, str] = OrderedDict()
 
     def made(self, kind: str, value: Any) -> str:
-        """As of `Compiler`: UsageError if it is no grammar, GrammarEnded if the process ended over it. DeviceError if the
-        process ended for a reason that is not the grammar's."""
+        """As of `Compiler`: UsageError if it is no grammar, GrammarEnded if the process ended over it. DeviceError if two
+        processes ended for a reason that is not the grammar's: one may have been killed before it was asked."""
         try:
             request = {"kind": kind, "value": value, "cpu_seconds": self._cpu_seconds}
             key = hashlib.sha256(json.dumps(request).encode()).digest()
         except RecursionError:
             raise UsageError("it is nested too deeply") from None
         if (kept := self._kept.pop(key, None)) is None:
-            kept = self._reply(request)
+            closes = self.closes
+            try:
+                kept = self._reply(request)
+            except ProcessLost:
+                if self.closes != closes:  # it was to end
+                    raise
+                kept = self._reply(request)
         self._kept[key] = kept
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
@@ -72,7 +82,8 @@ class GrammarProcess(ReplyProcess):
                 raise GrammarEnded(f"it takes over {self._cpu_seconds:g} seconds to compile") from None
             if ended.late is None and ended.status in CRASHES:
                 raise GrammarEnded("it ended the process that checks it") from None
-            raise DeviceError(f"the process that checks grammars ended: {ended}") from None
+            lost = ProcessLost if ended.late is None and ended.status != NO_VOCABULARY else DeviceError
+            raise lost(f"the process that checks grammars ended: {ended}") from None
         if "error" in reply:
             raise GrammarEnded(f"it takes over {MEMORY_BYTES >> 20} MiB of memory to compile")
         if "why" in reply:

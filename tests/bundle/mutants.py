@@ -16,7 +16,7 @@ from typing import Any
 from tilec.artifact.bundle_format import HEADER, MAGIC, TRAILER, aligned, canonical
 
 Path = tuple[str | int, ...]
-FREE = ("constants", "config", "toolchain", "digests")
+FREE = ("constants", "config", "toolchain", "digests", "numbers", "choices")
 """Objects with arbitrary keys."""
 NAMES = ("name", "kernel", "entry", "arch", "model", "blob", "sha256", "steps", "tensor")
 BAD_NAMES = ("../../etc/passwd", "/etc/passwd", "a/b", "..", "", "C:\\x", "a\0b", "a b", "\u202eabc", "x" * 5000, "con:")

@@ -158,6 +158,14 @@ def nested(depth: int) -> Any:
         ({"tuning": [{"numbers": {"parts": 3}}]}, "its step: `measured` does not say"),
         ({"tuning": [{"measured": "x", "kernel": "k", "cost": "__import__('os')", "choices": [{}]}]}, "no expression"),
         ({"tuning": [{"measured": "x", "numbers": {"parts": "3"}}]}, "not a table of numbers"),
+        (
+            {
+                "tuning": [
+                    {"measured": "x", "kernel": "k", "cost": "B * at_once", "choices": [{"B": 1, "at_once": 2}, {"B": 1}]}
+                ]
+            },
+            "its step: choice 2 has no `B`, which `cost` uses",
+        ),
     ],
 )
 def test_a_step_that_is_none(path: Path, changes: dict[str, Any], words: str) -> None:

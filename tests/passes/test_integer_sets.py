@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 from itertools import product
 
+import islpy
 import pytest
 
 from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.covering import UNKNOWNS, uncovered
-from tilec.passes.prover.integer_sets import Solver, evaluator
+from tilec.passes.prover.integer_sets import Solver, conjunction_set, evaluator, has_no_rational_point
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.set_text import Names
 from tilec.passes.prover.terms import Atom, Formula, Kind, OutOfWork, Poly
@@ -94,6 +96,41 @@ def test_empty_agrees_with_enumeration(seed: int):
         p.degree > 1 for a in terms.closure(formulas) for p in terms.definition(a).polys()
     ):
         assert empty != possible
+
+
+def satisfiable_by_fractions(rows: list[tuple[list[Fraction], bool]]) -> bool:
+    """Whether sums of coefficients times unknowns, the last one constant, can be at least 0, or (True) 0: by elimination
+    (Fourier and Motzkin)."""
+    bounds = [row for row, _ in rows] + [[-value for value in row] for row, is_equal in rows if is_equal]
+    for column in range(len(bounds[0]) - 1):
+        low = [[value / row[column] for value in row] for row in bounds if row[column] > 0]
+        high = [[value / -row[column] for value in row] for row in bounds if row[column] < 0]
+        bounds = [row for row in bounds if row[column] == 0]
+        bounds += [[a + b for a, b in zip(one, other, strict=True)] for one in low for other in high]
+    return all(row[-1] >= 0 for row in bounds)
+
+
+@pytest.mark.parametrize("bound", [3, 2**70])
+def test_a_rational_set_is_empty_if_elimination_says_so(bound: int) -> None:
+    """Also where it has points, none of them an integer."""
+    context, seen = islpy.Context(), dict[tuple[bool, bool], int]()
+    for seed in range(300):
+        r = random.Random(seed)
+        xs = unknowns(Atoms(), 3)
+        literals: list[Formula] = []
+        rows: list[tuple[list[Fraction], bool]] = []
+        for _ in range(r.randint(2, 6)):
+            row, is_equal = [r.randint(-bound, bound) for _ in (*xs, 1)], r.random() < 0.3
+            poly = sum((terms.const(c) * terms.of(x) for c, x in zip(row, xs, strict=False)), terms.const(row[-1]))
+            literals.append(Formula("eq" if is_equal else "ge", poly))
+            rows.append((list(map(Fraction, row)), is_equal))
+        points = islpy.Set.from_basic_set(conjunction_set(context, literals, xs, rational=True))
+        no_integers = conjunction_set(context, literals, xs).is_empty()
+        empty = has_no_rational_point(points)
+        assert empty == (not satisfiable_by_fractions(rows)), seed
+        seen[empty, no_integers] = seen.get((empty, no_integers), 0) + 1
+    assert (True, False) not in seen
+    assert all(seen.get(kind, 0) > 5 for kind in ((True, True), (False, True), (False, False)))
 
 
 def test_a_solution_is_small_and_checked():

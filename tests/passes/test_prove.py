@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.passes.builder import Access, Kernel, binary, cdiv, const, sym
@@ -9,7 +11,8 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.ir import ops
 from tilec.ir.core import Block
 from tilec.ir.types import TileType, boolean, i32
-from tilec.passes.prover import prove
+from tilec.passes.prover import prove, prove_claims
+from tilec.passes.prover.ladder import Ladder
 
 
 def refused(kernel: Kernel) -> tuple[Diagnostic, ...]:
@@ -343,3 +346,28 @@ def test_a_divisor_that_may_be_zero_is_refused_alone():
     assert diagnostic.code == "E0305"
     assert diagnostic.counterexample is not None
     assert diagnostic.counterexample.dims["N"] == 1
+
+
+def test_claims_are_refused_without_an_example_that_the_kernel_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples take longer than proofs, and each would be looked for twice."""
+    asked: list[str] = []
+    witness = Ladder.witness
+
+    def counted(ladder: Ladder, *values: Any) -> Any:
+        asked.append(ladder.index.function.name)
+        return witness(ladder, *values)
+
+    monkeypatch.setattr(Ladder, "witness", counted)
+    claims, kernel = add_kernel(mask=False).function, add_kernel(mask=False).function
+    claims.name = "claims"
+    with pytest.raises(CompileError) as caught:
+        prove_claims(claims, lambda: kernel)
+    assert asked == [kernel.name]
+    assert [d.code for d in caught.value.diagnostics] == ["E0302"]
+
+
+def test_claims_that_are_refused_are_reported_if_the_kernel_is_not() -> None:
+    with pytest.raises(CompileError) as caught:
+        prove_claims(add_kernel(mask=False).function, lambda: add_kernel().function)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "E0302" and diagnostic.counterexample is not None

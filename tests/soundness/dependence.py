@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tilec.ir import ops
 from tilec.ir.core import Function, Op, Value
 
 
-def deciding_values(function: Function) -> set[Value]:
-    """Every value that determines an index, a loop bound, a condition or what a promise is about (not through memory)."""
+@lru_cache(maxsize=2)  # every launch of a kernel asks
+def deciding_values(function: Function) -> frozenset[Value]:
+    """Every value that determines an index, a loop bound, a condition or what a promise is about (not through memory). The
+    function does not change between calls."""
     found: set[Value] = set()
     promised = {function.parameter(promise.tensor).value for promise in function.promises}
     for op in function.body.walk():
@@ -23,13 +27,14 @@ def deciding_values(function: Function) -> set[Value]:
             found.add(op.operands[0])
         elif getattr(op, "unsafe", None) is None:
             found.update(_index_operands(op))
-    return _sources(function, found)
+    return frozenset(_sources(function, found))
 
 
-def needed_values(function: Function) -> set[Value]:
+@lru_cache(maxsize=2)
+def needed_values(function: Function) -> frozenset[Value]:
     """The values that must be computed to run the accesses: deciding values, indices of unsafe accesses, and their sources in
-    memory."""
-    found = deciding_values(function)
+    memory. The function does not change between calls."""
+    found = set(deciding_values(function))
     for op in function.body.walk():
         found.update(_index_operands(op))
     size = -1
@@ -40,7 +45,7 @@ def needed_values(function: Function) -> set[Value]:
         for op in function.body.walk():
             if isinstance(op, ops.WriteOp) and op.target in read:
                 found.add(op.tile)
-    return found
+    return frozenset(found)
 
 
 def _index_operands(op: Op) -> list[Value]:

@@ -110,6 +110,10 @@ def _choice(entry: Mapping[str, Any]) -> Choice:
         constants: dict[str, Constant] = {name: value for name, value in values.items() if name.isupper()}
         parsed_rows.append((constants, {name: value for name, value in values.items() if not name.isupper()}))
     cost_expression = parse(cost)
+    used = {name for name in cost_expression.names if "[" not in name}
+    for number, (constants, numbers) in enumerate(parsed_rows, 1):
+        for name in sorted(used - constants.keys() - numbers.keys()):
+            raise StepError(f"choice {number} has no `{name}`, which `cost` uses")
     sizes = {name: _sizes(cost_expression, name, parsed_rows) for name in cost_expression.names if "[" in name}
     return Choice(cost_expression, tuple(parsed_rows), tuple(sorted({name.partition("[")[0] for name in sizes})), sizes)
 

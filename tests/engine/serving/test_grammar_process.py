@@ -150,6 +150,21 @@ def test_one_that_waits_too_long_is_killed(talker: Path, speaker: Server) -> Non
     assert process._process is None
 
 
+@pytest.mark.parametrize(("times", "status"), [(1, 200), (2, 503)])
+def test_one_that_is_killed_before_it_replies_is_asked_once_more(
+    talker: Path, tmp_path: Path, times: int, status: int
+) -> None:  # fmt: skip
+    """`lost` kills its process, while a file says how often it still does."""
+    left = tmp_path / "left"
+    left.write_text("x" * times, encoding="utf-8")
+    one = server(talker, says(talker, "x"))
+    process = process_of(one, talker, worker=HARMFUL)
+    assert chat(one, guided_regex=f"lost{left}").status == status
+    assert left.read_text(encoding="utf-8") == ""
+    assert (process._process is not None) == (status == 200)
+    one.model.close()
+
+
 def test_closing_ends_one_that_compiles(talker: Path) -> None:
     """Whoever waits for a reply gets an error, and does not delay the end of the server."""
     one = server(talker, says(talker, "x"))

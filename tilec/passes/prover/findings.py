@@ -53,15 +53,21 @@ class At:
     violation: Callable[[Range], terms.Formula]
 
 
+class NotProven(Exception):
+    """An obligation is not discharged, and nobody asks why."""
+
+
 @dataclass(slots=True)
 class Findings:
-    """Obligations and diagnostics of one kernel."""
+    """Obligations and diagnostics of one kernel. With `only_proofs`, the first obligation that is not discharged raises
+    NotProven: diagnostics take longer than proofs."""
 
     index: IndexTerms
     ladder: Ladder
     obligations: list[Obligation] = field(default_factory=list[Obligation])
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
     by_op: dict[Op, list[Obligation]] = field(default_factory=dict[Op, "list[Obligation]"])
+    only_proofs: bool = False
 
     def discharged(self, property: str, subject: str, op: Op | None, how: Discharge, span: Span | None = None) -> None:
         """Record a discharged obligation."""
@@ -118,6 +124,7 @@ class Findings:
         obligation could not be decided."""
         shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
         shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
+        self._end_if_only_proofs()
         index, instances = self.index, complaint.instances
         witness = self.ladder.witness(
             refusal, shown, lambda one: with_equal_unknowns(index, one, instances, replays(index, one, instances))
@@ -131,6 +138,7 @@ class Findings:
 
     def report(self, complaint: Complaint, example: Counterexample | None) -> None:
         """Add a diagnostic; without a counterexample it is E0306, "could not decide"."""
+        self._end_if_only_proofs()
         code, message = complaint.code, complaint.message
         notes: tuple[str, ...] = ()
         if example is None:
@@ -142,6 +150,10 @@ class Findings:
         diagnostic = Diagnostic(code, message, primary, complaint.because, notes, example, complaint.hint, complaint.fixes)
         if not any(_same_location(diagnostic, other) for other in self.diagnostics):
             self.diagnostics.append(diagnostic)
+
+    def _end_if_only_proofs(self) -> None:
+        if self.only_proofs:
+            raise NotProven
 
     def _example(self, complaint: Complaint, found: Assignment) -> Counterexample:
         value = evaluator(found)

@@ -19,7 +19,7 @@ from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_ch
 from tilec.passes.prover.bounds import prove_bounds
 from tilec.passes.prover.contract import prove_contract
 from tilec.passes.prover.coverage import prove_coverage
-from tilec.passes.prover.findings import Findings
+from tilec.passes.prover.findings import Findings, NotProven
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver
 from tilec.passes.prover.ladder import Ladder
@@ -60,10 +60,25 @@ def prove(function: Function) -> Proofs:
     """Proofs of `function`. CompileError with every obligation that is not discharged, in source order; E0510 if the proofs
     exceed their budget, next to the launches that were found to go wrong until then; E0512 if the kernel is nested too
     deeply."""
+    return _within_budget(function, only_proofs=False)
+
+
+def prove_claims(claims: Function, kernel: Callable[[], Function]) -> Proofs:
+    """Proofs of what a kernel claims (`tilec.ir.claims`), which hold for each of its dtypes. Raises CompileError as `prove`
+    does, in the kernel's own dtypes if `kernel()` is refused too."""
+    try:
+        return _within_budget(claims, only_proofs=True)
+    except (NotProven, CompileError):
+        prove(kernel())
+        return prove(claims)
+
+
+def _within_budget(function: Function, *, only_proofs: bool) -> Proofs:
+    """As `prove`; with `only_proofs`, NotProven instead of diagnostics of obligations."""
     work, reported = Work(), list[Diagnostic]()
     work.begin("what indices are computed from", None)
     try:
-        return _prove(function, work, reported)
+        return _prove(function, work, reported, only_proofs=only_proofs)
     except OutOfWork:
         go_wrong = [diagnostic for diagnostic in reported if diagnostic.counterexample is not None]
         raise CompileError(sorted((*go_wrong, out_of_work(function, work)), key=_source_order)) from None
@@ -71,19 +86,9 @@ def prove(function: Function) -> Proofs:
         raise CompileError(too_deep(function, work)) from None
 
 
-def prove_claims(claims: Function, kernel: Callable[[], Function]) -> Proofs:
-    """Proofs of what a kernel claims (`tilec.ir.claims`), which hold for each of its dtypes. Raises CompileError as `prove`
-    does, in the kernel's own dtypes if `kernel()` is refused too."""
-    try:
-        return prove(claims)
-    except CompileError:
-        prove(kernel())
-        raise
-
-
-def _prove(function: Function, work: Work, reported: list[Diagnostic]) -> Proofs:
+def _prove(function: Function, work: Work, reported: list[Diagnostic], *, only_proofs: bool) -> Proofs:
     index = IndexTerms(function)
-    findings = Findings(index, Ladder(index, Solver(work=work)), diagnostics=reported)
+    findings = Findings(index, Ladder(index, Solver(work=work)), diagnostics=reported, only_proofs=only_proofs)
     contradiction = prove_contract(index, findings.ladder.solver)
     if contradiction is not None:
         raise CompileError(contradiction)  # otherwise every property would be vacuously true

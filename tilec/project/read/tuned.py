@@ -188,12 +188,12 @@ def _tuned(table: dict[str, Any], architectures: Architectures, refuse: Refuse, 
 
 def _check(tuned: Tuned) -> None:
     """StepError if the cost cannot be evaluated for some choice."""
-    read_tuning([as_declared(tuned, TARGETS[0], tuned.candidates, {})])
     for text in tuned.terms.values():
         cost_names = {name for name in parse(text).names if "[" not in name} - {AT_ONCE}
         for one in tuned.candidates:
             for name in sorted(cost_names - {*one.constants, *one.numbers}):
                 raise StepError(f"`cost` uses `{name}`, which the choice {description(one.constants)} does not set")
+    read_tuning([as_declared(tuned, TARGETS[0], tuned.candidates, {})])
 
 
 def _shapes(value: Any, refuse: Refuse, span_of: Callable[..., Span]) -> tuple[Mapping[str, int], ...]:
