@@ -103,7 +103,7 @@ def test_random_inputs_keep_to_it(count: int, ends: bool, distinct: bool) -> Non
     spec = TensorSpec("cu", "in", "i32", (const(count),), None, 4, False)
     check = ValueCheck("cu", const(2), const(3 if count == 1 else 60), distinct, True, ends)
     for seed in range(20):
-        found = random_values(np.random.default_rng(seed), spec, count, Stored.of(check, {}))
+        found = random_values(np.random.default_rng(seed), spec, count, Stored.of(check, spec, {}))
         assert found.size == count and found.min() >= 2 and found.max() < check.high.value
         assert (np.diff(found) >= distinct).all()
         assert not ends or (found[0], found[-1]) == (2, check.high.value - 1)

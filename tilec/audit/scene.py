@@ -73,6 +73,9 @@ class Query:
                 both = [inside, *self.inside(earlier.tensor, earlier.element_index)]
                 if any(check.distinct for check in checks):
                     facts.append(smt.implies(smt.every([*both, loaded.term == earlier.term]), same))
+                if any(check.distinct_in_rows for check in checks):
+                    *row, column = (a == b for a, b in zip(loaded.element_index, earlier.element_index, strict=True))
+                    facts.append(smt.implies(smt.every([*both, *row, loaded.term == earlier.term]), column))
                 if any(check.sorted for check in checks):
                     facts += self._in_order(loaded, earlier, both)
         self.loaded.append(loaded)
