@@ -11,7 +11,7 @@ what this one reads, which the race proof shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tilec.diagnostics.diagnostic import Label
@@ -33,6 +33,9 @@ BROKEN: Final = {
     "distinct_in_rows": "two equal integers in a row",
     "sorted": "a smaller integer after a greater one",
 }
+APART: Final = (
+    "store what each position alone has, such as `keys % N` of sorted keys `v * N + arange(N)`, or weaken the promise"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,7 +233,8 @@ def _out_of_range(findings: Findings, promise: Promise, store: Stored, side: str
 
 def _relation_violated(findings: Findings, promise: Promise, first: Stored, second: Stored, relation: str) -> Complaint:
     message = f"{first.site.subject} may leave {BROKEN[relation]}"
-    return _complaint(findings, promise, first, message, (first.instance, second.instance))
+    found = _complaint(findings, promise, first, message, (first.instance, second.instance))
+    return found if relation != "distinct_in_rows" else replace(found, hint=APART)
 
 
 def _complaint(findings: Findings, promise: Promise, store: Stored, message: str, instances: tuple[Instance, ...]) -> Complaint:

@@ -47,7 +47,10 @@ class SecondAttempts:
     def _with_parts(self, violation: list[Formula]) -> Discharge | None:
         """A proof that also uses from which parts of an axis sorts take elements."""
         parts = sorted_parts(self.index, violation, lambda formulas: self.climb(formulas, ()))
-        found = self.climb([*violation, *parts], ()) if parts else None
+        if not parts:
+            return None
+        formulas = [*violation, *(fact.formula for fact in parts if not fact.text)]
+        found = self.climb(formulas, [fact for fact in parts if fact.text])
         return found if isinstance(found, Discharge) else None
 
     def _with_runs(self, violation: list[Formula], refusal: Refusal) -> Discharge | None:

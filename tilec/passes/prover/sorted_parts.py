@@ -15,6 +15,7 @@ from typing import Final
 
 from tilec.ir.ops import Sort
 from tilec.passes.prover import terms
+from tilec.passes.prover.declared_facts import Fact
 from tilec.passes.prover.discharge import Discharge, Refusal
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.sort_facts import sort_of
@@ -23,23 +24,24 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 MAX_BOUNDARIES: Final = 4
 """Of one sort that are tried."""
 
-Part = tuple[int, bool]
-"""A position along the axis, and whether the elements below it stand first."""
+Part = tuple[int, bool, str]
+"""A position along the axis, whether the elements below it stand first, and the declarations that show it."""
 
 
 def sorted_parts(
     index: IndexTerms, formulas: Iterable[Formula], climb: Callable[[list[Formula]], Discharge | Refusal]
-) -> list[Formula]:
-    """On which side of a boundary the elements of each sort in a system are taken from."""
-    found: list[Formula] = []
+) -> list[Fact]:
+    """On which side of a boundary the elements of each sort in a system are taken from. The text of a fact that needs no
+    declaration is empty."""
+    found: list[Fact] = []
     known: dict[str, list[Part]] = {}
     for atom in terms.closure(formulas):
         if atom.kind is not Kind.LOADED or not atom.is_order:
             continue
         if atom.label not in known:
             known[atom.label] = _parts(index, sort_of(index, atom), climb)
-        for boundary, is_first in known[atom.label]:
-            found.append(_on_its_side(terms.of(atom), atom.args[-1], boundary, atom.high + 1, is_first))
+        for boundary, is_first, text in known[atom.label]:
+            found.append(Fact(text, _on_its_side(terms.of(atom), atom.args[-1], boundary, atom.high + 1, is_first)))
     return found
 
 
@@ -56,7 +58,7 @@ def _on_its_side(source: Poly, position: Poly, boundary: int, extent: int, is_fi
 
 
 def _parts(index: IndexTerms, op: Sort, climb: Callable[[list[Formula]], Discharge | Refusal]) -> list[Part]:
-    """The boundaries of a sort that its keys are proven to be apart at, whatever tensors hold."""
+    """The boundaries of a sort that its keys are proven to be apart at."""
     keys = op.operands[0]
     if not keys.tile.dtype.is_integer:
         return []
@@ -69,10 +71,17 @@ def _parts(index: IndexTerms, op: Sort, climb: Callable[[list[Formula]], Dischar
         sides = [terms.lt(below[1], boundary), terms.ge(above[1], boundary)]
         for is_first in (True, False):
             greater, smaller = (below[0], above[0]) if is_first is op.descending else (above[0], below[0])
-            proof = climb([*sides, terms.ge(smaller, greater)])
-            if isinstance(proof, Discharge) and not proof.facts:
-                found.append((boundary, is_first))
+            proof = _is_apart(climb, sides, greater, smaller)
+            if isinstance(proof, Discharge):
+                found.append((boundary, is_first, " and ".join(proof.facts)))
     return found
+
+
+def _is_apart(
+    climb: Callable[[list[Formula]], Discharge | Refusal], sides: list[Formula], greater: Poly, smaller: Poly
+) -> Discharge | Refusal:
+    """Whether every key of one side is greater than every one of the other."""
+    return climb([*sides, terms.ge(smaller, greater)])
 
 
 def _elsewhere(index: IndexTerms, key: Poly, lane: Atom, copy: int) -> tuple[Poly, Poly]:
