@@ -132,7 +132,7 @@ def k(x: In[i32, N, 2], out: Out[i32, N, 2]):
     ],
 )  # fmt: skip
 def test_equal_numbers_of_a_row_are_found(tmp_path: Path, flags: str, value: str, high: int, kinds: set[str]) -> None:
-    """Rows of one launch share numbers, and contents that are declared to differ in each row do: three numbers, two of a row."""
+    """Rows of one launch share numbers. Contents that are declared to differ in each row do: two of three numbers."""
     (tmp_path / "k.py").write_text(ROWS.format(flags=flags, value=value, high=high))
     function, found, shared = load_kernel(tmp_path / "k.py", {}, root=tmp_path), set[str](), 0
     for seed in range(20):

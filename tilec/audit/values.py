@@ -256,6 +256,7 @@ class Execution:
         counts = [smt.integer(count) if isinstance(count, int) else count for count in loops]
         others = (*position[: op.axis], *position[op.axis + 1 :])
         term = self.query.fresh(f"{self.name}.{label}", (0, op.results[0].tile.shape[op.axis] - 1))
+        self.query.approximated[str(term)] = "positions that a sort takes elements from"
         index = (*self.blocks, *counts, *others, position[op.axis])
         self.own_facts += self.query.record_order(Loaded(term, label, index))
         if self.definitions is self.query.universal:
