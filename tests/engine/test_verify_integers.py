@@ -190,7 +190,7 @@ def step_of_rows(
 
 
 def test_rows_of_different_integers_are_handed_on(tmp_path: Path) -> None:
-    """From the kernel that promises them to the one that relies on them; a promise of all elements is one of rows."""
+    """From the kernel that promises them to the kernel that relies on them; a promise of all elements is one of rows."""
     assert verify(*step_of_rows(tmp_path, "rows", distinct_in_rows=True)).written_values == ()
     verify(*step_of_rows(tmp_path, "all", distinct_in_rows=True))
     verify(*step_of_rows(tmp_path, "all", distinct=True))

@@ -255,7 +255,7 @@ def test_a_race_that_distinct_rows_would_prevent_names_them(tmp_path: Path) -> N
         assert fix.text == f"{word}=True"
 
 
-def test_what_a_row_held_before_breaks_a_promise_next_to_another_element(tmp_path: Path) -> None:
+def test_an_unwritten_element_breaks_a_promise_next_to_another_one(tmp_path: Path) -> None:
     """An element that no block writes breaks none in a row of its own, so the counterexample has rows of two or more."""
     text = """def k(given: In[i32, T], out: InOut[i32, T, N]):
     grid(T)

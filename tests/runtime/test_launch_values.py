@@ -125,7 +125,7 @@ def test_stated_bounds_of_rows(bounds: ValueBounds, accepted: bool) -> None:
     check_plan(lambda: rows(bounds), accepted)
 
 
-def test_a_callback_is_told_of_rows() -> None:
+def test_a_callback_gets_the_word_of_rows() -> None:
     seen: list[Any] = []
     rows(lambda low, high, distinct, **words: bool(seen.append((low, high, distinct, words))) or True)
     assert seen == [(0, 5, False, {"distinct_in_rows": True})]

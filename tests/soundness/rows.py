@@ -121,12 +121,12 @@ def _padded(s: Sketch) -> None:
     s.line(f"i = arange({width})[None, :]")
     s.line(f"c = where({condition}, {above}, {below})")
     s.line(f"k = sort(c * {width} + {low}, 1{', descending=True' if is_descending else ''})")
-    place = f"k % {width}" if low == "i" else f"{width - 1} - k % {width}"
+    taken = f"k % {width}" if low == "i" else f"{width - 1} - k % {width}"
     if condition.startswith("i >="):
-        place = f"({place}) - {width - part}" if r.random() < 0.8 else place
+        taken = f"({taken}) - {width - part}" if r.random() < 0.8 else taken
     s.head.append("grid(N)")
     _promise(s, count, width)
-    s.line(f"store(out, (bid(0), 0), minimum(maximum({place}, 0), {r.choice([limit, width - 1])}), mask=True)")
+    s.line(f"store(out, (bid(0), 0), minimum(maximum({taken}, 0), {r.choice([limit, width - 1])}), mask=True)")
 
 
 def _lanes(s: Sketch) -> None:

@@ -16,7 +16,7 @@ from tilec.audit.definitions import MOST_RUNS, Definitions, runs
 from tilec.audit.positions import Position, moved
 from tilec.audit.program import Program
 from tilec.audit.running_sums import RunningSum
-from tilec.audit.scene import Loaded, Query
+from tilec.audit.scene import ORDER, Loaded, Query
 from tilec.audit.smt import Term
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import (
@@ -251,7 +251,7 @@ class Execution:
 
     def _sorted_from(self, op: Sort, position: Position) -> Position:
         """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
-        label = f"order of {self.program.order[op]}"
+        label = f"{ORDER}{self.program.order[op]}"
         loops = [self.iterations[frame.op] for frame in self.program.frames[op] if isinstance(frame.op, For)]
         counts = [smt.integer(count) if isinstance(count, int) else count for count in loops]
         others = (*position[: op.axis], *position[op.axis + 1 :])

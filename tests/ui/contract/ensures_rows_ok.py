@@ -13,6 +13,6 @@ def ensures_rows_ok(scores: In[i32, T, 8], chosen: Out[i32, T, 2]):
     grid(T)
     values(scores, 0, 1000)
     ensures(chosen, 0, 8, distinct_in_rows=True)
-    place = arange(8)[None, :]
-    keys = sort(load(scores, (bid(0), 0), shape=(1, 8)) * 8 + place, 1, descending=True)
+    number = arange(8)[None, :]
+    keys = sort(load(scores, (bid(0), 0), shape=(1, 8)) * 8 + number, 1, descending=True)
     store(chosen, (bid(0), 0), keys % 8, mask=True)
