@@ -37,8 +37,8 @@ def route_experts(
     bits = tl.where(tl.isnan(v), 0x7FFF, bits)
     rising = tl.where(bits >= 0x8000, 0xFFFF - bits, bits + 0x8000)
     place = tl.arange(EXPERTS)[None, :]
-    if X < EXPERTS:  # said of all floats, so that it is shown without knowing how they are stored
-        least = 0x007F if tl.bf16 == E else 0x03FF
+    if X < EXPERTS:  # changes nothing, and shows it without knowing how floats are stored
+        least = 0xFFFF - tl.bitcast(tl.full((1, 1), -tl.inf, E), tl.u16).astype(tl.u32)
         rising = tl.where(place < X, tl.maximum(rising, least), least)
     keys = tl.sort(rising * 65536 + (EXPERTS - 1 - place).astype(tl.u32), 1, descending=True)
     rising = keys // 65536

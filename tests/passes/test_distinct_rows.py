@@ -97,6 +97,10 @@ KEPT = {
         f"c = where(i < 1, 0, maximum(v, 1))\nk = sort(c * 4 + i, 1, descending=True)\n{STORE.format('maximum(k % 4, 1)')}",
         {"count": 2},
     ),
+    "a part above by a number of the row": (
+        "w = minimum(maximum(load(x, (bid(0), 0)).astype(f32).astype(i32), 0), 3)\nc = where(i < 3, v + w + 1, w)\n"
+        f"k = sort(c * 4 + i, 1, descending=True)\n{STORE.format('minimum(k % 4, 2)')}", {"count": 2},
+    ),
     "declared numbers decide": (
         f"c = where(i < 3, v + 1, 0)\nk = sort(c * 4 + i, 1, descending=True)\n{STORE.format('minimum(k % 4, 2)')}",
         {"count": 2},
@@ -134,6 +138,10 @@ BROKEN = {
     ),
     "a part with smaller numbers": (
         f"c = where(i < 3, v, 0)\nk = sort(c * 4 + i, 1, descending=True)\n{STORE.format('minimum(k % 4, 2)')}", {"count": 2},
+    ),
+    "a part above by a number of each position": (
+        "w = minimum(maximum(v.astype(f32).astype(i32), 0), 3)\nc = where(i < 3, w + 1, w)\n"
+        f"k = sort(c * 4 + i, 1, descending=True)\n{STORE.format('minimum(k % 4, 2)')}", {"count": 2},
     ),
     "a part sorted to the end": (
         f"c = where(i < 3, maximum(v, 1), 0)\nk = sort(c * 4 + i, 1)\n{STORE.format('minimum(k % 4, 2)')}", {"count": 4},
@@ -177,6 +185,16 @@ def test_parts_that_nobody_shows_to_be_apart_are_caught(tmp_path: Path, monkeypa
         except CompileError:
             pass
     assert accepted >= 2
+
+
+def test_numbers_of_each_position_that_are_taken_for_one_of_the_row_are_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, shape = BROKEN["a part above by a number of each position"]
+    function = in_a_row(tmp_path, lines, **shape)
+    refused(function)
+    monkeypatch.setattr(sorted_parts, "_is_of_the_row", lambda *_: True)
+    prove(function)
 
 
 WHOLE = """def k(x: In[i32, T, N], out: Out[i32, {dims}]):

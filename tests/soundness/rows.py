@@ -22,7 +22,7 @@ WRONG = 0.5
 def rows(r: random.Random) -> WideKernel:
     """A kernel with one promise or one declaration of integers that differ in each row."""
     s = Sketch(r, dims=["N"])
-    part = r.choice([_keys, _keys, _padded, _padded, _lanes, _handed_on, _handed_on, _loop, _readers, _readers])
+    part = r.choice([_keys, _keys, _padded, _padded, _measured, _lanes, _handed_on, _handed_on, _loop, _readers, _readers])
     part(s)
     kernel = s.kernel()
     kernel.schedule = " ".join(["rows", part.__name__.removeprefix("_"), *sorted(set(s.parts))])
@@ -127,6 +127,29 @@ def _padded(s: Sketch) -> None:
     s.head.append("grid(N)")
     _promise(s, count, width)
     s.line(f"store(out, (bid(0), 0), minimum(maximum({taken}, 0), {r.choice([limit, width - 1])}), mask=True)")
+
+
+def _measured(s: Sketch) -> None:
+    """The first elements of such a sort, where keys of both parts follow from a number of the row, or of each element."""
+    r, width = s.r, s.r.choice([4, 8])
+    part = r.choice([2, 3, width - 1])
+    _loaded(s, width, "3")
+    whole = "minimum(maximum({}.astype(i32), 0), 3)"
+    of_row, of_each = whole.format("load(y, (bid(0), 0))"), whole.format(f"load(y, (bid(0), 0), shape=(1, {width}))")
+    s.parameters.append(f"y: In[f32, N, {width}]")
+    unknown, above, below = of_row, r.choice(["v + w + 1", "w + 1", "maximum(v, w) + 1"]), "w"
+    if _is_wrong(s):
+        s.parts.append("wrong")
+        unknown, above, below = r.choice([
+            (of_each, above, below), (of_row, "v + w", below), (of_row, "v + 1", below), (of_row, above, "v"),
+            (of_row, below, above), (of_row, "maximum(v, w)", below), (of_each, "v + 4", "w + 2"),
+        ])  # fmt: skip
+    s.line(f"i, w = arange({width})[None, :], {unknown}")
+    s.line(f"c = where(i < {part}, {above}, {below})")
+    s.line(f"k = sort(c * {width} + i, 1, descending=True)")
+    s.head.append("grid(N)")
+    _promise(s, 2, width)
+    s.line(f"store(out, (bid(0), 0), minimum(k % {width}, {part - 1}), mask=True)")
 
 
 def _lanes(s: Sketch) -> None:

@@ -85,16 +85,22 @@ def _is_apart(
 
 
 def _elsewhere(index: IndexTerms, key: Poly, lane: Atom, copy: int) -> tuple[Poly, Poly]:
-    """The key at another position of the same row, and the position. What is not translated is another unknown there."""
+    """The key at another position of the same row, and the position. What is not translated is another unknown there, unless
+    it is an element whose position does not follow from that one: in one execution, that is the same for the whole row."""
     mapping: dict[Atom, Poly] = {}
     for atom in terms.closure([Formula("eq", key), Formula("eq", terms.of(lane))]):
-        if atom is lane or (atom.kind is Kind.OPAQUE and atom.varies):
+        if atom is lane or (atom.kind is Kind.OPAQUE and not _is_of_the_row(index, atom, lane)):
             name, bounds = f"{atom.name}_{copy}", (atom.low, atom.high)
             twin = index.atoms.make(
                 (atom, "part", copy), atom.kind, name, bounds, args=atom.args, label=atom.label, level=atom.level
             )
             mapping[atom] = terms.of(twin)
     return index.atoms.substitute(key, mapping), mapping[lane]
+
+
+def _is_of_the_row(index: IndexTerms, atom: Atom, lane: Atom) -> bool:
+    positions = index.positions_of.get(atom)
+    return positions is not None and lane not in terms.closure(Formula("eq", position) for position in positions)
 
 
 def _boundaries(key: Poly, lane: Atom) -> list[int]:
