@@ -25,17 +25,21 @@ def route_experts(
     `softmax(logits)`, in f32, divided by the sum of the C if NORMALIZE. EXPERTS is X rounded up to a power of two. NaN counts
     as the largest logit, and makes the weights of its token NaN.
 
-    Keys sort as logits do, with the expert below: so no two are equal, and threads exchange one number for both."""
+    Keys sort as logits do, with the expert below: so no two are equal, and threads exchange one number for both. Experts of a
+    token differ because a sort takes each key once; what pads X has the key of -inf, which no logit is below."""
     assert C <= X and X <= EXPERTS
     assert EXPERTS <= 65536
     tl.grid(T)
-    tl.ensures(experts, 0, X)
+    tl.ensures(experts, 0, X, distinct_in_rows=True)
     t = tl.bid(0)
     v = tl.load(logits, (t, 0), shape=(1, EXPERTS), pad=-tl.inf)
     bits = tl.bitcast(tl.where(v == 0.0, 0.0, v), tl.u16).astype(tl.u32)  # one zero
     bits = tl.where(tl.isnan(v), 0x7FFF, bits)
     rising = tl.where(bits >= 0x8000, 0xFFFF - bits, bits + 0x8000)
     place = tl.arange(EXPERTS)[None, :]
+    if X < EXPERTS:  # changes nothing, and shows it without knowing how floats are stored
+        least = 0xFFFF - tl.bitcast(tl.full((1, 1), -tl.inf, E), tl.u16).astype(tl.u32)
+        rising = tl.where(place < X, tl.maximum(rising, least), least)
     keys = tl.sort(rising * 65536 + (EXPERTS - 1 - place).astype(tl.u32), 1, descending=True)
     rising = keys // 65536
     v = tl.bitcast(tl.where(rising < 0x8000, 0xFFFF - rising, rising - 0x8000).astype(tl.u16), E).astype(tl.f32)

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.errors import BundleRefused, DeviceError
 from engine.graph.contract import Contract
+from engine.graph.integers import has_distinct_rows
 from tilec.artifact.records import Manifest
 from tilec.runtime import (
     Bundle,
@@ -134,9 +135,11 @@ class Launches(BundledKernels):
         """Bounds of integer tensors, from the graph, for the kernel's value checks."""
         bounds: dict[str, ValueBounds] = {}
         for check in kernel.manifest.value_checks:
-            buffer = graph.buffers[op.tensors[check.tensor].buffer]
+            view = op.tensors[check.tensor]
+            buffer = graph.buffers[view.buffer]
             if buffer.low is not None and buffer.high is not None:
-                bounds[check.tensor] = ValueBounds(buffer.low, buffer.high, buffer.distinct)
+                rows = has_distinct_rows(buffer, view)
+                bounds[check.tensor] = ValueBounds(buffer.low, buffer.high, buffer.distinct, distinct_in_rows=rows)
         return bounds
 
     def _kernel(self, op: Op, bundled: BundledKernel) -> Kernel:

@@ -325,7 +325,10 @@ def _check_inputs(graph: StepGraph, op: Op) -> _CheckInputs:
     buffers = graph.buffers
     views = [(view.shape, view.offset, buffers[view.buffer]) for view in op.tensors.values()]
     return (
-        *[(shape, offset, buffer.shape, buffer.low, buffer.high, buffer.distinct) for shape, offset, buffer in views],
+        *[
+            (shape, offset, buffer.shape, buffer.low, buffer.high, buffer.distinct, buffer.distinct_in_rows)
+            for shape, offset, buffer in views
+        ],
         *op.scalars.values(), *op.constants.values(),
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Bounds of the integers in a step's buffers: an index that a kernel uses is in range, at the first step and at every replay.
 
-A buffer may have bounds (`low`, `high`, `distinct`). They are satisfied whenever a kernel reads it, by induction:
+A buffer may have bounds (`low`, `high`, `distinct`, `distinct_in_rows`). They are satisfied whenever a kernel reads it, by
+induction:
 
 - The host sets inputs, settings and tables within their bounds: `check_values` refuses others where they are written.
 - Every kernel that writes a buffer with bounds promises (`ensures`, proven with the kernel) that what it writes is within them.
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from engine.errors import EngineError
 from tilec.artifact.records import ValueCheck, ValuePromise
-from tilec.step.graph import Buffer, Kind, Op, StepGraph
+from tilec.step.graph import Buffer, Kind, Op, StepGraph, View
 
 Interval = tuple[int, int]
 """Least and greatest integer, both inclusive."""
@@ -64,11 +65,26 @@ def bounds_violation(op: Op, buffer: Buffer, check: ValueCheck, low: int | None,
         return f"is not known to be sorted, as `{check.tensor}` of `{op.kernel}`"
     if buffer.low is None or buffer.high is None or (check.distinct and not buffer.distinct):
         return f"must have known bounds, as `{check.tensor}` of `{op.kernel}`"
+    if check.distinct_in_rows and not (buffer.distinct or has_distinct_rows(buffer, op.tensors[check.tensor])):
+        return (
+            f"is not known to hold distinct integers in each row of {op.tensors[check.tensor].shape[-1]}, as "
+            f"`{check.tensor}` of `{op.kernel}`"
+        )
     if low is None or high is None:
         return f"is `{check.tensor}` from {check.low} to below {check.high}, which no shape of `{op.kernel}` gives"
     if buffer.low < low or buffer.high > high:
         return f"holds {buffer.low} to {buffer.high - 1}, and `{check.tensor}` of `{op.kernel}` takes {low} to {high - 1}"
     return None
+
+
+def has_distinct_rows(buffer: Buffer, view: View) -> bool:
+    """Whether no two integers of a row of a view are equal: one that kernels of the step write, and promise."""
+    return buffer.distinct_in_rows and buffer.kind in (Kind.ACTIVATION, Kind.OUTPUT) and has_same_rows(buffer, view)
+
+
+def has_same_rows(buffer: Buffer, view: View) -> bool:
+    """Whether each row of a view is a row of its buffer."""
+    return view.shape[-1] == buffer.shape[-1] and view.offset % buffer.shape[-1] == 0
 
 
 def written_values(
@@ -90,6 +106,10 @@ def written_values(
     is_whole = _is_whole(graph, op, parameter)
     if buffer.distinct and prod(buffer.shape) > 1 and not (is_whole and any(promise.distinct for promise, _, _ in promises)):
         raise refuse(f"holds distinct integers, and `{op.kernel}` does not promise that `{parameter}` does")
+    has_rows = has_same_rows(buffer, view) and any(promise.distinct or promise.distinct_in_rows for promise, _, _ in promises)
+    if buffer.distinct_in_rows and buffer.shape[-1] > 1 and not has_rows:
+        rows = f"holds distinct integers in each row of {buffer.shape[-1]}"
+        raise refuse(f"{rows}, and `{op.kernel}` does not promise that `{parameter}` does")
     bounded = [candidate for candidate in promises if candidate[1] is not None and candidate[2] is not None]
     ranges = [_range(graph, op, promise, low, high) for promise, low, high in bounded if low is not None and high is not None]
     if any(candidate is not None and buffer.low <= candidate[0] and candidate[1] < buffer.high for candidate in ranges):

@@ -22,8 +22,8 @@ artifact's manifest (`In`, `Out`, `InOut`); an `Out` is written whole, as the co
 |         | (`engine.graph.memory_rule`)                                                                                  |
 | ends    | every output is written whole                                                                                 |
 | values  | integers that a kernel uses as indices are in buffers with bounds that satisfy the kernel for these shapes    |
-|         | (token id < vocab, position < max_seq, distinct slots), and every kernel that writes such a buffer promises   |
-|         | to stay within them (`engine.graph.integers`)                                                                 |
+|         | (token id < vocab, position < max_seq, distinct slots, experts of a token that differ), and every kernel that |
+|         | writes such a buffer promises to stay within them (`engine.graph.integers`)                                   |
 
 The loader (`tilec.runtime.Kernel.plan`) checks shapes and values again, launch by launch; the verifier refuses a whole step
 before any of it runs. It computes lifetimes itself and does not trust those of the memory plan.

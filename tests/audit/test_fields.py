@@ -32,7 +32,7 @@ TEXTS = {"tir": ADVANCE.encode(), "ptx": b""}
 OTHERS = {
     "name": "other", "access": "inout", "dtype": "f32", "dims": (const(5),), "strides": (const(7),), "align": 1,
     "resident": True, "row": 2, "tensor": "other", "low": const(-9), "high": const(77), "above": ("ids",), "distinct": True,
-    "sorted": True,
+    "sorted": True, "distinct_in_rows": True,
 }  # fmt: skip
 """Another value of each field of a record."""
 

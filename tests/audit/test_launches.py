@@ -10,9 +10,11 @@ import pytest
 from tests.audit import samples
 from tests.campaign import chosen
 from tests.shipped import LIKE, NAMES
+from tilec.artifact.records import TensorSpec, ValueCheck
 from tilec.audit.contract import contract_of
 from tilec.audit.launches import BLOCKS, Case, contents, edge_launches
 from tilec.audit.work import LAUNCHES
+from tilec.ir.expr import const, sym
 from tilec.ir.text.parser import parse_function
 from tilec.ir.types import MAX_DIM
 
@@ -89,3 +91,16 @@ def test_contents_are_the_same_twice() -> None:
     assert first is not None and second is not None
     assert all(np.array_equal(first[name].view(np.uint8), second[name].view(np.uint8)) for name in first)
     assert contents(manifest, {"T": 6, "S": 5}, 0) is None  # six distinct slots out of five
+
+
+@pytest.mark.parametrize("room", [4, 5, 8, 100])
+def test_contents_of_rows_differ(room: int) -> None:
+    """Elements of one row; those of others may be the same, and are where there are few."""
+    check = ValueCheck("ids", const(0), const(room), False, distinct_in_rows=True)
+    spec = TensorSpec("ids", "in", "i32", (sym("T"), const(4)), None, 16)
+    rows = replace(samples.manifest("add"), tensors=(spec,), value_checks=(check,))
+    for seed in range(5):
+        arrays = contents(rows, {"T": 6}, seed)
+        assert arrays is not None
+        assert all(len(set(row)) == 4 and min(row) >= 0 and max(row) < room for row in arrays["ids"].tolist())
+    assert contents(replace(rows, value_checks=(replace(check, high=const(3)),)), {"T": 6}, 0) is None

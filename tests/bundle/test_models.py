@@ -187,6 +187,16 @@ def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for
             "`def decode()`",
         ),
         ("width = ", "heads = width = ", "E0808 not a number"),
+        (
+            "width = ",
+            'buffers = {"x": input(i32, [tokens, 2], low=0, high=4, distinct_in_rows=True)}\nwidth = ',
+            "E0808 `x` has rows that no kernel writes: `distinct_in_rows` is for an activation or an output of two axes",
+        ),
+        (
+            "width = ",
+            'buffers = {"x": activation(i32, [tokens], low=0, high=4, distinct_in_rows=True)}\nwidth = ',
+            "E0808 `x` has rows that no kernel writes",
+        ),
         ("width = heads", "width = 1 << 9 ** heads", "E0808 `1 << 9 ** heads * hidden_size // heads` is no expression"),
         ("width = heads", "width = " + "not " * 9000, "E0808 "),
         ('name = "large"', 'name = "small"', "E0806 model `small` is named twice"),

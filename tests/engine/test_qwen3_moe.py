@@ -18,12 +18,14 @@ from engine.backends.interpreter import InterpreterBackend
 from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import ModelError
+from engine.graph.contract import Contract
 from engine.graph.verify import GraphError
 from engine.models.families import read_config
 from engine.models.steps import model_step
 from engine.sampling import SamplingParams
 from engine.tools.tiny import KINDS, write_tiny_model
 from tests.campaign import first
+from tilec.step.graph import Op
 
 MAX_SEQ_LEN = 128
 IDS = np.random.default_rng(5).integers(0, 400, 80).tolist()
@@ -247,3 +249,25 @@ def test_a_router_that_promises_nothing_is_refused(models: Callable[[int], Model
     bare = {**graph.buffers, name: replace(graph.buffers[name], low=None, high=None)}
     with pytest.raises(GraphError, match="is computed, so nothing bounds it, and is `experts` of `experts_silu_mul`"):
         backend.planned(replace(graph, buffers=bare), backend._own_buffers.arrays)
+
+
+def test_a_router_that_may_choose_an_expert_twice_is_refused(
+    models: Callable[[int], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step says of every buffer of chosen experts that those of a token differ, and relies on the router for it."""
+    model = models(0)
+    graph = model_step(model.config, MAX_SEQ_LEN, "bf16").graph("decode", "argmax")
+    chosen = [op.tensors["experts"].buffer for op in graph.ops if op.kernel == "route_experts"]
+    assert chosen and all(graph.buffers[name].distinct_in_rows for name in chosen)
+    backend = model.backend.backend
+    backend.planned(graph, backend._own_buffers.arrays)
+    contract_of = backend.contract
+
+    def without_rows(op: Op) -> Contract:
+        contract = contract_of(op)
+        promises = tuple(replace(promise, distinct_in_rows=False) for promise in contract.promises)
+        return replace(contract, promises=promises)
+
+    monkeypatch.setattr(backend, "contract", without_rows)
+    with pytest.raises(GraphError, match="holds distinct integers in each row of 2, and `route_experts` does not promise that"):
+        backend.planned(graph, backend._own_buffers.arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,110 @@ def test_part_of_a_buffer_makes_no_distinct_whole(tmp_path: Path, elements: int)
     graph.ops[1] = replace(graph.ops[1], tensors={"out": graph.view("slots", elements, offset=2)})
     with pytest.raises(GraphError, match="buffer `slots` holds distinct integers"):
         verify(graph, memory, contract_of)
+
+
+OF_ROWS = {
+    "rows": """def rows(out: Out[i32, T, 2]):
+    grid(T)
+    ensures(out, 0, 4, distinct_in_rows=True)
+    for j in range(2):
+        store(out, (bid(0), j), j)
+""",
+    "alike": """def alike(out: Out[i32, T, 2]):
+    grid(T)
+    ensures(out, 0, 4)
+    store(out, (bid(0), 0), full((1, 2), 0, i32))
+""",
+    "all": """def all(out: Out[i32, T, 2]):
+    grid(T, 2)
+    requires(T == 2)
+    ensures(out, 0, T * 2, distinct=True)
+    store(out, (bid(0), bid(1)), bid(0) * 2 + bid(1))
+""",
+    "spread": """def spread(at: In[i32, T, 2], x: InOut[f32, T, 4]):
+    grid(T, 2)
+    values(at, 0, 4, distinct_in_rows=True)
+    store(x, (bid(0), load(at, (bid(0), bid(1)))), 1.0)
+""",
+    "pairs": """def pairs(at: In[i32, T, 4], x: InOut[f32, T, 4]):
+    grid(T, 4)
+    values(at, 0, 4, distinct_in_rows=True)
+    store(x, (bid(0), load(at, (bid(0), bid(1)))), 1.0)
+""",
+}
+
+
+def step_of_rows(
+    folder: Path, writer: str, reader: str = "spread", kind: Kind = Kind.ACTIVATION, **facts: bool
+) -> tuple[StepGraph, MemoryPlan, Callable[[Op], Contract]]:
+    """A step that writes two columns of each of two rows, at numbers that a kernel has computed before."""
+    contracts: dict[str, Contract] = {}
+    for name, text in OF_ROWS.items():
+        path = folder / f"{name}.py"
+        path.write_text(HEAD.replace("InOut, ", "").replace("In, ", "In, InOut, ").replace("load,", "load, requires,") + text)
+        contracts[name] = kernel_contract(frontend.load_kernel(path, {}, root=folder))
+    graph = StepGraph("decode", 2)
+    graph.buffer("at", "i32", (2, 2), kind, low=0, high=4, **facts)
+    graph.buffer("x", "f32", (2, 4), Kind.CACHE)
+    graph.buffer("last", "f32", (2, 4), Kind.CACHE)
+    view = graph.view("at") if reader == "spread" else graph.view("at", 1, 4)
+    x = graph.view("x") if reader == "spread" else graph.view("x", 1, 4)
+    graph.ops = [Op("read", reader, {}, {"at": view, "x": x})]
+    if kind is Kind.ACTIVATION:
+        graph.ops.insert(0, Op("choose", writer, {}, {"out": graph.view("at")}))
+    return graph, plan_memory(graph), lambda op: contracts[op.kernel]
+
+
+def test_rows_of_different_integers_are_handed_on(tmp_path: Path) -> None:
+    """From the kernel that promises them to the kernel that relies on them; a promise of all elements is one of rows."""
+    assert verify(*step_of_rows(tmp_path, "rows", distinct_in_rows=True)).written_values == ()
+    verify(*step_of_rows(tmp_path, "all", distinct_in_rows=True))
+    verify(*step_of_rows(tmp_path, "all", distinct=True))
+
+
+UNKNOWN_ROWS = "operation `read`: buffer `at` is not known to hold distinct integers in each row of"
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "facts", "message"),
+    [
+        ("alike", "spread", {"distinct_in_rows": True}, "operation `choose`: buffer `at` holds distinct integers in each row "
+         "of 2, and `alike` does not promise that `out` does"),
+        ("rows", "spread", {}, f"{UNKNOWN_ROWS} 2, as `at` of `spread`"),
+        ("alike", "spread", {}, f"{UNKNOWN_ROWS} 2, as `at` of `spread`"),
+        ("rows", "spread", {"distinct": True}, "operation `choose`: buffer `at` holds distinct integers, and `rows` does not "
+         "promise that `out` does"),
+        ("rows", "pairs", {"distinct_in_rows": True}, f"{UNKNOWN_ROWS} 4, as `at` of `pairs`"),
+    ],
+)  # fmt: skip
+def test_rows_that_nobody_promises_are_refused(
+    tmp_path: Path, writer: str, reader: str, facts: dict[str, bool], message: str
+) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)):
+        verify(*step_of_rows(tmp_path, writer, reader, **facts))
+
+
+def test_rows_that_the_host_writes_are_not_relied_on(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="buffer `at` is not known to hold distinct integers in each row of 2"):
+        verify(*step_of_rows(tmp_path, "rows", kind=Kind.INPUT, distinct_in_rows=True))
+
+
+def test_rows_of_another_length_are_none(tmp_path: Path) -> None:
+    """What is one row for a kernel is two of the buffer, and half a row is none."""
+    graph, memory, contract_of = step_of_rows(tmp_path, "rows", distinct_in_rows=True)
+    graph.buffers["at"] = replace(graph.buffers["at"], shape=(1, 4))
+    with pytest.raises(GraphError, match="buffer `at` holds distinct integers in each row of 4, and `rows` does not promise"):
+        verify(graph, memory, contract_of)
+    graph, memory, contract_of = step_of_rows(tmp_path, "rows", distinct_in_rows=True)
+    graph.buffers["at"] = replace(graph.buffers["at"], shape=(3, 2))
+    for offset, message in ((0, None), (1, "each row of 2, and `rows`"), (2, None)):
+        graph.ops[0] = replace(graph.ops[0], tensors={"out": graph.view("at", 2, 2, offset=offset)})
+        graph.ops[1] = replace(graph.ops[1], tensors={**graph.ops[1].tensors, "at": graph.view("at", 2, 2, offset=offset)})
+        if message is None:
+            verify(graph, plan_memory(graph), contract_of)
+        else:
+            with pytest.raises(GraphError, match=message):
+                verify(graph, plan_memory(graph), contract_of)
 
 
 @pytest.mark.parametrize("bounds", [{}, {"low": 0, "high": 1}])

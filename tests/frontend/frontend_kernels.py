@@ -18,10 +18,10 @@ import math
 
 import tilec
 from tilec import (Align, Atomic, Const, Dim, Element, In, InOut, Out, Scratch, Strides, abs, arange, argmax, argmin, astype,
-    atomic_add, atomic_max, atomic_min, bf16, bid, boolean, broadcast_to, cdiv, ceil, cos, exp, exp2, f8e4m3, f8e5m2, f16, f32,
-    floor, full, gather, grid, i8, i16, i32, i64, inf, load, log, log2, max, maximum, min, minimum, mma, nan, num_blocks,
-    permute, requires, reshape, rsqrt, scatter, sigmoid, sin, sqrt, store, sum, tanh, u8, u16, u32, unsafe, values, where,
-    zeros)
+    atomic_add, atomic_max, atomic_min, bf16, bid, boolean, broadcast_to, cdiv, ceil, cos, ensures, exp, exp2, f8e4m3, f8e5m2,
+    f16, f32, floor, full, gather, grid, i8, i16, i32, i64, inf, load, log, log2, max, maximum, min, minimum, mma, nan,
+    num_blocks, permute, requires, reshape, rsqrt, scatter, sigmoid, sin, sqrt, store, sum, tanh, u8, u16, u32, unsafe, values,
+    where, zeros)
 
 class E(Element):
     """dtype"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from frontend_kernels import compile_body, compile_text, refusals, text_of
+from frontend_kernels import SIGNATURE, compile_body, compile_text, refusals, text_of
 
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel, read_kernel
@@ -74,6 +74,19 @@ CASES = {
     "requires of a float": ("requires(eps >= 1)", "E0215", "eps"),
     "requires is false": ("requires(3 > 4)", "E0216", "3 > 4"),
     "values of floats": ("values(x, 0, 4)", "E0217", "values(x, 0, 4)"),
+    "rows of one axis": (
+        "values(ids, 0, N, distinct_in_rows=True)", "E0217", "values(ids, 0, N, distinct_in_rows=True)",
+    ),
+    "rows and all elements": (
+        "values(pairs, 0, N, distinct=True, distinct_in_rows=True)", "E0113",
+        "values(pairs, 0, N, distinct=True, distinct_in_rows=True)",
+    ),
+    "promised rows of one axis": (
+        "ensures(chosen, 0, N, distinct_in_rows=True)", "E0217", "ensures(chosen, 0, N, distinct_in_rows=True)",
+    ),
+    "rows that are no truth value": (
+        "values(pairs, 0, N, distinct_in_rows=1)", "E0113", "values(pairs, 0, N, distinct_in_rows=1)",
+    ),
     "grid in a loop": ("for i in range(3):\n    grid(4)", "E0109", "grid(4)"),
     "bid axis": ("a = bid(1)", "E0110", "bid(1)"),
     "mma of f32": ("a = zeros((16, 16), f32) @ zeros((16, 16), f32)", "E0201", "zeros((16, 16), f32) @ zeros((16, 16), f32)"),
@@ -115,7 +128,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_refused_at_the_right_span(tmp_path: Path, name: str) -> None:
     body, code, marked = CASES[name]
-    (diagnostic,) = refusals(tmp_path, f"grid(N)\n{body}\n")
+    (diagnostic,) = refusals(tmp_path, f"grid(N)\n{body}\n", f"{SIGNATURE}, pairs: In[i32, N, 2], chosen: Out[i32, N]")
     assert diagnostic.code == code
     assert diagnostic.primary is not None
     span = diagnostic.primary.span

@@ -13,8 +13,8 @@ from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Function
 
 HEAD = """import tilec
-from tilec import Atomic, Dim, In, InOut, Out, Scratch, Strides, atomic_add, bid, cdiv, f32, full, gather, grid, i32, load
-from tilec import num_blocks, requires, scatter, store, values
+from tilec import Atomic, Dim, In, InOut, Out, Scratch, Strides, atomic_add, bid, cdiv, ensures, f32, full, gather
+from tilec import grid, i32, load, num_blocks, requires, scatter, store, values
 
 class N(Dim): \"\"\"elements\"\"\"
 class M(Dim): \"\"\"rows\"\"\"
@@ -193,6 +193,26 @@ CONTRACT = """def k(x: In[f32, N], ids: In[i32, M], out: Out[f32, N], n: i32):
     values(ids, 0, N, distinct=True)
     store(out, bid(0), load(x, bid(0), shape=1))
 """
+
+
+ROWS = """def k(ids: In[i32, N, 2], out: Out[i32, N, 2]):
+    grid(N)
+    values(ids, 0, 9, distinct_in_rows=True)
+    ensures(out, 0, 9, distinct_in_rows=True)
+    store(out, (bid(0), 0), load(ids, (bid(0), 0), shape=(1, 2)) {change})
+"""
+
+
+def test_numbers_of_a_row_differ_before_and_after(kernel: Any) -> None:
+    """Rows may share numbers. What is declared is checked before blocks run, and what is promised when all have."""
+    out = np.zeros((3, 2), np.int32)
+    right = np.array([[1, 8], [8, 1], [0, 1]], np.int32)
+    run(kernel(ROWS.format(change="")), {"ids": right, "out": out})
+    assert (out == right).all()
+    with pytest.raises(InterpreterError, match="`ids` holds a value twice in a row"):
+        run(kernel(ROWS.format(change="")), {"ids": np.array([[1, 8], [7, 7], [0, 1]], np.int32), "out": out})
+    with pytest.raises(InterpreterError, match="`out` holds a value twice in a row"):
+        run(kernel(ROWS.format(change="// 2")), {"ids": right, "out": out})
 
 
 @pytest.mark.parametrize(

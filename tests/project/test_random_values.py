@@ -38,7 +38,7 @@ def test_floats_are_normal_and_read_back_with_their_values(dtype: str) -> None:
 )
 def test_integers_cover_what_the_contract_and_the_dtype_allow(dtype: str, low: int, high: int, least: int, most: int) -> None:
     check = ValueCheck("x", const(low), const(high), False, False, False)
-    found = random_values(np.random.default_rng(3), spec(dtype), COUNT, Stored.of(check, {})).astype(object)
+    found = random_values(np.random.default_rng(3), spec(dtype), COUNT, Stored.of(check, spec(dtype), {})).astype(object)
     first, last = max(low, DTYPES[dtype].integer_range()[0]), min(high - 1, DTYPES[dtype].integer_range()[1])
     span = last - first
     assert first <= found.min() <= first + span // 100 and last - span // 100 <= found.max() <= last

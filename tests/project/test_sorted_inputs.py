@@ -103,7 +103,32 @@ def test_random_inputs_keep_to_it(count: int, ends: bool, distinct: bool) -> Non
     spec = TensorSpec("cu", "in", "i32", (const(count),), None, 4, False)
     check = ValueCheck("cu", const(2), const(3 if count == 1 else 60), distinct, True, ends)
     for seed in range(20):
-        found = random_values(np.random.default_rng(seed), spec, count, Stored.of(check, {}))
+        found = random_values(np.random.default_rng(seed), spec, count, Stored.of(check, spec, {}))
         assert found.size == count and found.min() >= 2 and found.max() < check.high.value
         assert (np.diff(found) >= distinct).all()
         assert not ends or (found[0], found[-1]) == (2, check.high.value - 1)
+
+
+@pytest.mark.parametrize("dims", [(1, 1), (3, 8), (6, 7), (2, 3, 4), (5, 2)])
+@pytest.mark.parametrize("step", [None, 1, 3])
+def test_random_rows_hold_different_numbers(dims: tuple[int, ...], step: int | None) -> None:
+    """With a range as large as a row, one number more, and a large one; elements of a row may be apart in memory."""
+    strides = None if step is None else tuple(step * int(np.prod(dims[axis + 1 :])) for axis in range(len(dims)))
+    spec = TensorSpec(
+        "x", "in", "i32", tuple(map(const, dims)), None if strides is None else tuple(map(const, strides)), 4, False
+    )
+    count = int(np.prod(dims)) if strides is None else 1 + sum((d - 1) * s for d, s in zip(dims, strides, strict=True))
+    for room in (dims[-1], dims[-1] + 1, 1 << 20):
+        check = ValueCheck("x", const(5), const(5 + room), False, distinct_in_rows=True)
+        for seed in range(5):
+            flat = random_values(np.random.default_rng(seed), spec, count, Stored.of(check, spec, {}))
+            offsets = sum(np.arange(d).reshape(-1, *[1] * (len(dims) - axis - 1)) * s
+                          for axis, (d, s) in enumerate(zip(dims, strides or contiguous(dims), strict=True)))  # fmt: skip
+            rows = np.sort(flat[offsets], axis=-1)
+            assert flat.size == count
+            assert rows.min() >= 5 and rows.max() < 5 + room
+            assert (np.diff(rows, axis=-1) > 0).all()
+
+
+def contiguous(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(np.prod(dims[axis + 1 :])) for axis in range(len(dims)))

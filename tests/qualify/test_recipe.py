@@ -115,6 +115,21 @@ def test_integers_satisfy_their_check(
         assert found[-1] == min(low + span - 1, most)
 
 
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 12), st.sampled_from(["i32", "u8"]))
+@example(3, 8, 0, "i32")
+@example(3, 3, 3, "u8")
+def test_rows_hold_different_integers(tokens: int, row: int, more: int, dtype: str) -> None:
+    check = ValueCheck("x", const(2), const(2 + row + more), False, distinct_in_rows=True)
+    spec = TensorSpec("x", "in", dtype, (const(tokens), const(row)), None, 16)
+    manifest = replace(samples.manifest("add"), tensors=(spec,), value_checks=(check,))
+    rows = np.sort(recipe.contents(manifest, spec, {}, "normal")[0][: tokens * row].reshape(tokens, row), axis=1).astype(int)
+    assert rows.min() >= 2 and rows.max() < 2 + row + more
+    assert (np.diff(rows, axis=1) > 0).all()
+    short = replace(check, high=const(2 + row - 1))
+    with pytest.raises(NoContents):
+        recipe.contents(replace(manifest, value_checks=(short,)), spec, {}, "normal")
+
+
 def test_ends_and_the_middle_of_a_range_all_occur() -> None:
     manifest, spec = one_tensor("i32", 1000, ValueCheck("x", const(0), const(100), False))
     found = recipe.contents(manifest, spec, {}, "normal")[0]

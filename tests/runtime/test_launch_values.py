@@ -89,6 +89,48 @@ def test_stated_bounds(bounds: ValueBounds, distinct: bool, accepted: bool) -> N
     assert (caught.value.code, caught.value.argument) == ("E0913", "ids")
 
 
+def rows(ids: Any, *, stored: list[int] | None = None, **options: Any) -> Any:
+    """A launch of a kernel that declares `values(ids, 0, 5, distinct_in_rows=True)` of two rows of two numbers."""
+    tensors = (tensor("ids", "in", "i32", const(2), const(2)),)
+    checks = (ValueCheck("ids", const(0), const(5), False, distinct_in_rows=True),)
+    device = Device(FakeDriver())
+    kernel = Kernel(manifest(tensors, dims=(), value_checks=checks, grid=(const(1),)), b"", device)
+    ids_array = device.from_numpy(np.array([0, 0, 0, 0] if stored is None else stored, np.int32).reshape(2, 2))
+    return kernel.plan({"ids": ids_array}, values={} if ids is None else {"ids": ids}, **options)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ids=st.lists(st.integers(0, 5), min_size=4, max_size=4), on_device=st.booleans())
+def test_rows_are_accepted_exactly_when_their_numbers_differ(ids: list[int], on_device: bool) -> None:
+    complies = all(v < 5 for v in ids) and ids[0] != ids[1] and ids[2] != ids[3]
+    options: dict[str, Any] = {"stored": ids, "check_values": True} if on_device else {}
+    check_plan(lambda: rows(None if on_device else np.array(ids).reshape(2, 2), **options), complies)
+
+
+def test_equal_numbers_of_a_row_are_named() -> None:
+    with pytest.raises(LaunchError, match="two stored values of a row are equal") as caught:
+        rows(np.array([[1, 3], [4, 4]]))
+    assert caught.value.given == "value 4 at flat indices 2 and 3"
+    assert caught.value.required == "0 <= value < 5, distinct in each row"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "accepted"),
+    [
+        (ValueBounds(0, 5, distinct_in_rows=True), True), (ValueBounds(0, 5, distinct=True), True), (ValueBounds(0, 5), False),
+        (ValueBounds(0, 6, distinct_in_rows=True), False),
+    ],
+)  # fmt: skip
+def test_stated_bounds_of_rows(bounds: ValueBounds, accepted: bool) -> None:
+    check_plan(lambda: rows(bounds), accepted)
+
+
+def test_a_callback_gets_the_word_of_rows() -> None:
+    seen: list[Any] = []
+    rows(lambda low, high, distinct, **words: bool(seen.append((low, high, distinct, words))) or True)
+    assert seen == [(0, 5, False, {"distinct_in_rows": True})]
+
+
 def test_callback_sees_the_obligation() -> None:
     seen: list[tuple[int, int, bool]] = []
     plan(lambda *obligation: bool(seen.append(obligation)) or True, 5, distinct=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from launch_contracts import T, embedding_like, manifest, tensor
 
 from tilec.artifact.manifest_reader import manifest_from_json
-from tilec.artifact.records import Obligation, ValuePromise, to_json
+from tilec.artifact.records import Obligation, ValueCheck, ValuePromise, to_json
 from tilec.ir.expr import const, sym
 
 FULL = replace(
@@ -24,10 +24,18 @@ FULL = replace(
     unsafe=("because",),
 )
 PROMISING = replace(
-    manifest((tensor("ids", "in", "i32", T), tensor("out", "inout", "i32", T))),
+    manifest(
+        (
+            tensor("ids", "in", "i32", T),
+            tensor("out", "inout", "i32", T),
+            tensor("rows", "out", "i32", T, const(2)),
+        ),
+        value_checks=(ValueCheck("ids", const(0), const(9), True),),
+    ),
     promises=(
         ValuePromise("out", const(0), sym("T"), distinct=True),
         ValuePromise("out", const(0), const(2), ("ids", "out"), sorted=True),
+        ValuePromise("rows", const(0), const(9), distinct_in_rows=True),
     ),
 )
 STRIDED = manifest((tensor("a", "inout", "f32", T, const(8), strides=(sym("S"), const(1))),), strides=("S",))
@@ -46,6 +54,17 @@ def test_a_promise_names_tensors_that_the_kernel_has(field: str, value: Any) -> 
     data = to_json(PROMISING)
     data["promises"][1][field] = value
     with pytest.raises(ValueError, match="promises"):
+        manifest_from_json(data)
+
+
+@pytest.mark.parametrize("records", ["promises", "value_checks"])
+def test_only_tensors_of_two_axes_have_rows(records: str) -> None:
+    data = to_json(PROMISING)
+    data[records][0]["distinct_in_rows"] = True
+    with pytest.raises(ValueError, match=rf"{records}\[0\]\.distinct_in_rows: `(out|ids)` has fewer than two axes"):
+        manifest_from_json(data)
+    data[records][0]["distinct_in_rows"] = 1
+    with pytest.raises(ValueError, match="not a bool"):
         manifest_from_json(data)
 
 

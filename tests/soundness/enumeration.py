@@ -383,6 +383,8 @@ class Launch:
             for position, (element, value) in enumerate(zip(elements, left, strict=True)):
                 share = value - sum(self.before[name, element] for name in promise.above)
                 equal = promise.distinct and value in left[:position]
+                in_row = zip(elements[:position], left[:position], strict=True)
+                equal |= promise.distinct_in_rows and any(one[:-1] == element[:-1] and v == value for one, v in in_row)
                 if not low <= share < high or equal or (promise.sorted and position and value < left[position - 1]):
                     self._fault("promise", None, promise.tensor, element)
                     break

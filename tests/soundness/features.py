@@ -55,7 +55,7 @@ def _features(function: Function) -> Iterator[str]:
             yield from ["strides"] if tensor.strides is not None else []
             yield from ["extent that may be 0"] if any(d.op == "-" for d in tensor.dims) else []
     for fact in function.values:
-        yield "values distinct" if fact.distinct else "values"
+        yield "values distinct" if fact.distinct else "values distinct in rows" if fact.distinct_in_rows else "values"
     for precondition in function.requires:
         yield "requires with a product" if " * " in str(precondition.condition) else "requires"
     for op in function.body.walk():

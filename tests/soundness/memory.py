@@ -39,6 +39,7 @@ class Memory:
         self._floats: dict[str, DType] = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._distinct: dict[str, list[int]] = {}
+        self._in_rows: set[str] = set()
         self._dims: dict[str, tuple[int, ...]] = {}
         for parameter in function.parameters:
             if parameter.access is None:
@@ -59,7 +60,9 @@ class Memory:
             low, high = max(low, fact.low.evaluate(sizes)), min(high, fact.high.evaluate(sizes) - 1)
         count, ends = prod(self._dims[tensor]), [fact for fact in facts if fact.ends]
         distinct = any(fact.distinct for fact in facts)
-        if high < low or (distinct and high - low + 1 < count):
+        in_rows = any(fact.distinct_in_rows for fact in facts) and not distinct
+        least = count if distinct else self._dims[tensor][-1] if in_rows else 0
+        if high < low or high - low + 1 < least:
             raise NoSuchLaunch(tensor)
         if any((fact.low.evaluate(sizes), fact.high.evaluate(sizes) - 1) != (low, high) for fact in ends):
             raise NoSuchLaunch(tensor)
@@ -70,6 +73,8 @@ class Memory:
             self._draw_sorted(tensor, bool(ends), distinct, count)
         elif distinct:
             self._distinct[tensor] = self._drawn(low, high, count)
+        elif in_rows:
+            self._in_rows.add(tensor)
 
     def _draw_sorted(self, tensor: str, ends: bool, distinct: bool, count: int) -> None:
         """Sorted numbers for all elements, consistent with `fixed`."""
@@ -130,7 +135,16 @@ class Memory:
             index = _row_major(element, self._dims[tensor])
             numbers = self._distinct[tensor]
             return numbers[index] if numbers else self._ranges[tensor][0] + index
+        if tensor in self._in_rows and inside:
+            return self._draw_in_row(tensor, element)
         return self.pick(*self._ranges[tensor])
+
+    def _draw_in_row(self, tensor: str, element: Element) -> int:
+        """A number that no element of its row has; `fixed` ones are already there."""
+        low, high = self._ranges[tensor]
+        taken = {v for (name, one), v in self._contents.items() if name == tensor and one[:-1] == element[:-1]}
+        free = [number for number in range(low, min(high, low + len(taken) + 64) + 1) if number not in taken]
+        return self._random.choice(free)
 
     def pick(self, low: int, high: int) -> int:
         """An integer from `low` to `high`: any of few; of many one at the ends, near zero or a power of two, at times any."""

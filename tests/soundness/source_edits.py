@@ -71,7 +71,7 @@ def _swap(node: ast.BinOp) -> None:
 
 
 def _call_edits(r: random.Random, node: ast.Call) -> Iterator[Edit]:
-    if node.keywords and node.keywords[0].arg in ("pad", "mask", "distinct", "sorted"):
+    if node.keywords and node.keywords[0].arg in ("pad", "mask", "distinct", "distinct_in_rows", "sorted"):
         yield node.keywords.clear
     name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if isinstance(node.func, ast.Name) and name in ("load", "gather") and not any(k.arg == "pad" for k in node.keywords):

@@ -107,6 +107,44 @@ def test_broken_promises_are_found(tmp_path: Path, promise: str, value: str, ind
     assert found == kinds
 
 
+ROWS = """import tilec
+from tilec import Dim, In, Out, arange, bid, ensures, grid, i32, load, store, values
+
+class N(Dim):
+    pass
+
+@tilec.kernel
+def k(x: In[i32, N, 2], out: Out[i32, N, 2]):
+    grid(N)
+    values(x, 0, 3{flags})
+    ensures(out, 0, {high}, distinct_in_rows=True)
+    store(out, (bid(0), 0), {value})
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "value", "high", "kinds"),
+    [
+        (", distinct_in_rows=True", "load(x, (bid(0), 0), shape=(1, 2))", 3, set[str]()),
+        (", distinct_in_rows=True", "load(x, (bid(0), 0), shape=(1, 2)) // 2", 3, {"promise"}),
+        ("", "load(x, (bid(0), 0), shape=(1, 2))", 3, {"promise"}), ("", "arange(2)[None, :]", 2, set[str]()),
+        ("", "arange(2)[None, :]", 1, {"promise"}),
+    ],
+)  # fmt: skip
+def test_equal_numbers_of_a_row_are_found(tmp_path: Path, flags: str, value: str, high: int, kinds: set[str]) -> None:
+    """Rows of one launch share numbers. Contents that are declared to differ in each row do: two of three numbers."""
+    (tmp_path / "k.py").write_text(ROWS.format(flags=flags, value=value, high=high))
+    function, found, shared = load_kernel(tmp_path / "k.py", {}, root=tmp_path), set[str](), 0
+    for seed in range(20):
+        memory = Memory(function, {"N": 3}, seed)
+        rows = [[memory.read("x", (row, column)) for column in range(2)] for row in range(3)]
+        assert not flags or all(left != right for left, right in rows)
+        shared += bool(set(rows[0]) & set(rows[1]))
+        found |= {fault.kind for fault in Launch(function, {"N": 3}, memory).run()}
+    assert found == kinds
+    assert shared
+
+
 def test_what_follows_a_loop_that_is_cut_is_no_run(tmp_path: Path) -> None:
     """The claim is true before each iteration and after the last, of which a sampled launch runs the first alone."""
     text = """import tilec

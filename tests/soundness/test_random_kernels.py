@@ -20,6 +20,7 @@ from tests.soundness.sketch import WideKernel
 from tests.soundness.verdict import (
     FAMILIES,
     PROMISES_SEEDS,
+    ROWS_SEEDS,
     U64_SEEDS,
     WRITES_SEEDS,
     Verdict,
@@ -30,7 +31,8 @@ from tests.soundness.verdict import (
     text_of,
 )
 from tilec.ir.core import Function
-from tilec.passes.prover import bijections, writers
+from tilec.passes.prover import bijections, promises, sorted_parts, writers
+from tilec.passes.prover.discharge import Discharge
 
 BATCHES = 10
 OUT = Tensor("out", "Out", ["N"])
@@ -72,7 +74,7 @@ def test_no_refuted_kernel_is_accepted(batch: int, soundness_kernels: int, sound
 )
 def test_no_refuted_kernel_of_a_family_is_accepted(first: int, batch: int, soundness_kernels: int) -> None:
     """Those with u64, with writes that cover an output together, with arithmetic near the limits of its dtype, with the newer
-    words of the language, and with promises."""
+    words of the language, with promises, and about rows of different integers."""
     share = soundness_kernels // BATCHES
     kinds: Counter[str] = Counter()
     for seed in range(first + batch * share, first + (batch + 1) * share):
@@ -115,6 +117,23 @@ def test_carried_numbers_that_two_executions_share_are_caught(monkeypatch: pytes
     kernel = generate_any(seed := PROMISES_SEEDS + 1363)
     assert examine(kernel, seed).kind == "refused_confirmed"
     monkeypatch.setattr(bijections, "_untranslated", lambda _: [])
+    assert examine(kernel, seed).kind == "false_accept"
+
+
+def test_rows_that_nobody_proves_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that tie give one number twice. The family of rows finds it where no relation is proven."""
+    kernel = generate_any(seed := ROWS_SEEDS + 48)
+    assert examine(kernel, seed).kind == "refused_confirmed"
+    monkeypatch.setattr(promises, "_relations", lambda _: [])
+    assert examine(kernel, seed).kind == "false_accept"
+
+
+def test_parts_of_a_sort_that_nobody_proves_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of two parts of an axis that may be equal, or are in the other order. The family of rows finds it where every
+    boundary that a condition of the keys names is taken for one."""
+    kernel = generate_any(seed := ROWS_SEEDS + 50)
+    assert examine(kernel, seed).kind == "refused_confirmed"
+    monkeypatch.setattr(sorted_parts, "_is_apart", lambda *_: Discharge("set"))
     assert examine(kernel, seed).kind == "false_accept"
 
 

@@ -20,6 +20,7 @@ from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
 from tests.soundness.near_limits import near_limits
 from tests.soundness.promised import promised
+from tests.soundness.rows import rows
 from tests.soundness.schedules import SCHEDULES
 from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import mutate_source
@@ -47,7 +48,9 @@ WORDS_SEEDS = 4_000_000_000
 """Kernels from here on are over the whole language with its newer words."""
 PROMISES_SEEDS = 5_000_000_000
 """Kernels from here on promise what integers they leave."""
-FAMILIES = (U64_SEEDS, WRITES_SEEDS, LIMITS_SEEDS, WORDS_SEEDS, PROMISES_SEEDS)
+ROWS_SEEDS = 6_000_000_000
+"""Kernels from here on promise that the integers of each row differ, or rely on it."""
+FAMILIES = (U64_SEEDS, WRITES_SEEDS, LIMITS_SEEDS, WORDS_SEEDS, PROMISES_SEEDS, ROWS_SEEDS)
 """The first numbers of kernels of one kind each, so that the kernels of all other numbers stay what they were."""
 WITH_U64 = (*INTEGERS, *["u64"] * 8)
 """Integers of a kernel from `U64_SEEDS` on: about half of them are u64."""
@@ -95,6 +98,8 @@ def generate(seed: int) -> Description:
 def generate_any(seed: int) -> Description | WideKernel:
     """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
     `generate`. From `U64_SEEDS` on, one over the whole language of which many integers are u64."""
+    if seed >= ROWS_SEEDS:
+        return _with_mistakes(r := random.Random(f"rows kernel {seed - ROWS_SEEDS}"), rows(r), [0, 0, 0, 0, 1])
     if seed >= PROMISES_SEEDS:
         return _with_mistakes(r := random.Random(f"promises kernel {seed - PROMISES_SEEDS}"), promised(r), [0, 0, 0, 1])
     if seed >= WORDS_SEEDS:

@@ -95,7 +95,7 @@ def _manifest(record: dict[str, Any]) -> Manifest:
             _launch_check(item, f"launch_checks[{i}]") for i, item in enumerate(_list(record["launch_checks"], "launch_checks"))
         ),
         value_checks=tuple(
-            _value_check(item, by_kind["pointer"], f"value_checks[{i}]")
+            _value_check(item, tensors, f"value_checks[{i}]")
             for i, item in enumerate(_list(record["value_checks"], "value_checks"))
         ),
         promises=tuple(
@@ -300,11 +300,14 @@ def _launch_check(data: Any, location: str) -> LaunchCheck:
     return LaunchCheck(_expression(record["condition"], location), _text(record["text"], location))
 
 
-def _value_check(data: Any, tensors: set[str], location: str) -> ValueCheck:
+def _value_check(data: Any, tensors: tuple[TensorSpec, ...], location: str) -> ValueCheck:
     record = _record(data, ValueCheck, location)
-    if _name(record["tensor"], f"{location}.tensor") not in tensors:
+    name = _name(record["tensor"], f"{location}.tensor")
+    tensor = next((spec for spec in tensors if spec.name == name), None)
+    if tensor is None:
         raise ValueError(f"{location}: no tensor `{record['tensor']}`")
-    flags = _flags(record, ("distinct", "sorted", "ends"), location)
+    flags = _flags(record, ("distinct", "sorted", "ends", "distinct_in_rows"), location)
+    _check_rows(tensor, flags, location)
     return ValueCheck(record["tensor"], _expression(record["low"], location), _expression(record["high"], location), **flags)
 
 
@@ -318,7 +321,8 @@ def _promise(data: Any, tensors: tuple[TensorSpec, ...], location: str) -> Value
     for name in above:
         if name not in specs or specs[name].access not in ("in", "inout") or specs[name].dims != tensor.dims:
             raise ValueError(f"{location}.above: no tensor {name!r:.80} that is read and has the same extents")
-    flags = _flags(record, ("distinct", "sorted"), location)
+    flags = _flags(record, ("distinct", "sorted", "distinct_in_rows"), location)
+    _check_rows(tensor, flags, location)
     return ValuePromise(
         tensor.name, _expression(record["low"], location), _expression(record["high"], location), above, **flags
     )  # fmt: skip
@@ -331,6 +335,11 @@ def _flags(record: dict[str, Any], names: tuple[str, ...], location: str) -> dic
         if not isinstance(value, bool):
             raise ValueError(f"{location}.{name}: not a bool")
     return found
+
+
+def _check_rows(tensor: TensorSpec, flags: dict[str, bool], location: str) -> None:
+    if flags["distinct_in_rows"] and len(tensor.dims) < 2:
+        raise ValueError(f"{location}.distinct_in_rows: `{tensor.name}` has fewer than two axes")
 
 
 def _pair(data: Any, tensors: set[str]) -> tuple[str, str]:

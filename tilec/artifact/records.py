@@ -80,9 +80,9 @@ class LaunchCheck:
 
 @dataclass(frozen=True, slots=True)
 class ValueCheck:
-    """Every integer stored in `tensor` satisfies `low <= v < high`. With `distinct`, no two are equal; with `sorted`, they are
-    nondecreasing; with `ends`, the first is `low` and the last `high - 1`. A tensor with `sorted` or `ends` has one axis.
-    Records omit these two if they are false."""
+    """Every integer stored in `tensor` satisfies `low <= v < high`. With `distinct`, no two are equal; with `distinct_in_rows`,
+    no two of one row (along the last axis); with `sorted`, they are nondecreasing; with `ends`, the first is `low` and the last
+    `high - 1`. A tensor with `sorted` or `ends` has one axis. Records omit all but `distinct` if they are false."""
 
     tensor: str
     low: Expr
@@ -90,19 +90,23 @@ class ValueCheck:
     distinct: bool
     sorted: bool = False
     ends: bool = False
+    distinct_in_rows: bool = False
 
     @property
     def words(self) -> str:
         """The properties beyond the range, as text to append to it; empty if there are none."""
-        properties = {"all distinct": self.distinct, "none below the one before": self.sorted, "both ends reached": self.ends}
+        properties = {
+            "all distinct": self.distinct, "distinct in each row": self.distinct_in_rows,
+            "none below the one before": self.sorted, "both ends reached": self.ends,
+        }  # fmt: skip
         return "".join(f", {text}" for text, is_set in properties.items() if is_set)
 
 
 @dataclass(frozen=True, slots=True)
 class ValuePromise:
     """Every integer that a launch leaves in `tensor`, minus the previous values of the tensors `above` at the same index,
-    satisfies `low <= v < high`. With `distinct`, no two are equal; with `sorted`, they are nondecreasing. Records omit `above`,
-    `distinct` and `sorted` if they are empty or false."""
+    satisfies `low <= v < high`. With `distinct`, no two are equal; with `distinct_in_rows`, no two of one row; with `sorted`,
+    they are nondecreasing. Records omit `above` and these three if they are empty or false."""
 
     tensor: str
     low: Expr
@@ -110,9 +114,13 @@ class ValuePromise:
     above: tuple[str, ...] = ()
     distinct: bool = False
     sorted: bool = False
+    distinct_in_rows: bool = False
 
     def __str__(self) -> str:
-        properties = {"all distinct": self.distinct, "none below the one before": self.sorted}
+        properties = {
+            "all distinct": self.distinct, "distinct in each row": self.distinct_in_rows,
+            "none below the one before": self.sorted,
+        }  # fmt: skip
         above = f" - {' - '.join(f'{name} before' for name in self.above)}" if self.above else ""
         suffix = "".join(f", {text}" for text, is_set in properties.items() if is_set)
         return f"{self.low} <= values of {self.tensor}{above} < {self.high}{suffix}"
@@ -194,17 +202,21 @@ def parameter_specs(function: Function) -> tuple[tuple[TensorSpec, ...], tuple[S
 
 def value_check(fact: ValueFact) -> ValueCheck:
     """The launcher's check for a `values` declaration of a kernel."""
-    return ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct, fact.sorted, fact.ends)
+    return ValueCheck(
+        fact.tensor, fact.low, fact.high, fact.distinct, fact.sorted, fact.ends, fact.distinct_in_rows
+    )  # fmt: skip
 
 
 def value_promise(promise: Promise) -> ValuePromise:
     """The manifest's record of a proven `ensures` declaration."""
-    return ValuePromise(promise.tensor, promise.low, promise.high, promise.above, promise.distinct, promise.sorted)
+    return ValuePromise(
+        promise.tensor, promise.low, promise.high, promise.above, promise.distinct, promise.sorted, promise.distinct_in_rows
+    )
 
 
 OPTIONAL: Final[dict[type[Any], tuple[str, ...]]] = {
-    ValueCheck: ("sorted", "ends"),
-    ValuePromise: ("above", "distinct", "sorted"),
+    ValueCheck: ("sorted", "ends", "distinct_in_rows"),
+    ValuePromise: ("above", "distinct", "sorted", "distinct_in_rows"),
     Manifest: ("promises",),
 }
 """Fields that records omit if they are false or empty."""

@@ -72,7 +72,8 @@ def conclude(query: Query, result: SolverResult, violation: list[Term]) -> Verdi
         return Verdict(UNKNOWN, result.reason)
     model = {name: value for name, value in result.model.items() if ".q" not in name and ".r" not in name}
     involved = query.universal.defined_by(smt.mentioned(violation))
-    approximated = sorted({query.approximated[name] for name in involved if name in query.approximated})
+    of_sorts = query.sorted_positions(involved)  # what a sort takes is no arbitrary element, whatever a tensor holds
+    approximated = sorted({query.approximated[name] for name in involved | of_sorts if name in query.approximated})
     if approximated:
         return Verdict(UNKNOWN, f"there may be a counterexample; values known by bounds only: {', '.join(approximated)}", model)
     return Verdict(REFUTED, "a launch goes wrong", model)

@@ -182,7 +182,8 @@ def _solve(manifest: Manifest, contract: Contract, minimums: dict[str, int], rea
     facts += host.definitions.facts
     for check in manifest.value_checks:
         count: Term = smt.integer(1)
-        for dim in next(spec.dims for spec in manifest.tensors if spec.name == check.tensor) if check.distinct else ():
+        dims = next(spec.dims for spec in manifest.tensors if spec.name == check.tensor)
+        for dim in dims if check.distinct else dims[-1:] if check.distinct_in_rows else ():
             count = smt.mul(count, host.expression(dim))
         value_count = smt.sub(host.expression(check.high), host.expression(check.low))
         facts.append(value_count >= count)
@@ -244,7 +245,9 @@ def contents(manifest: Manifest, values: dict[str, int], seed: int) -> dict[str,
         checks = [check for check in manifest.value_checks if check.tensor == spec.name]
         low = max((check.low.evaluate(values) for check in checks), default=None)
         high = min((check.high.evaluate(values) for check in checks), default=None)
-        array = _filled(spec.dtype, shape, random, (low, high), any(check.distinct for check in checks))
+        distinct = any(check.distinct for check in checks)
+        row = shape[-1] if shape and any(check.distinct_in_rows for check in checks) and not distinct else None
+        array = _filled(spec.dtype, shape, random, (low, high), int(np.prod(shape)) if distinct else row)
         if array is not None and any(check.sorted for check in checks):
             array = _in_order(array, (low, high) if any(check.ends for check in checks) else None)
         if array is None:
@@ -272,8 +275,9 @@ def elements(spec: TensorSpec, flat: Array, values: dict[str, int]) -> Array:
 
 
 def _filled(
-    dtype: str, shape: Sequence[int], random: np.random.Generator, ends: tuple[int | None, int | None], distinct: bool
+    dtype: str, shape: Sequence[int], random: np.random.Generator, ends: tuple[int | None, int | None], distinct: int | None
 ) -> Array | None:  # fmt: skip
+    """Random elements within the bounds; any `distinct` of them next to each other differ, if that is given."""
     kind = DTYPES[dtype]
     if kind.is_float:
         return random.normal(size=shape).astype(numpy_dtype(DTYPES[dtype]))
@@ -282,14 +286,13 @@ def _filled(
         return random.integers(max(low, -1000), min(high, 1000), shape, endpoint=True).astype(numpy_dtype(DTYPES[dtype]))
     first, last = max(low, ends[0]), min(high, ends[1] - 1)
     size = int(np.prod(shape))
-    if last < first or (distinct and last - first + 1 < size):
+    if last < first or (distinct and last - first + 1 < distinct):
         return None if size else np.empty(shape, numpy_dtype(DTYPES[dtype]))
     if distinct:
-        return (
-            (first + random.permutation(min(last - first + 1, 1 << 20))[:size])
-            .reshape(shape)
-            .astype(numpy_dtype(DTYPES[dtype]))
-        )
+        numbers = first + random.permutation(min(last - first + 1, 1 << 20))
+        period = numbers.size - (numbers.size > distinct and numbers.size % distinct == 0)  # so that rows share some numbers
+        numbers = numbers if distinct == size else numbers[:period]
+        return np.resize(numbers, size).reshape(shape).astype(numpy_dtype(DTYPES[dtype]))
     chosen = random.integers(first, last, shape, endpoint=True)
     where = random.integers(0, 3, shape)
     return np.where(where == 0, first, np.where(where == 1, last, chosen)).astype(numpy_dtype(DTYPES[dtype]))

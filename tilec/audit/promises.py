@@ -8,6 +8,7 @@ must be written completely.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from tilec.audit import smt
 from tilec.audit.arithmetic import of_operations
@@ -20,6 +21,8 @@ from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution
 from tilec.ir.core import Access, Promise
 from tilec.ir.ops import MemoryOp
+
+WORDS: Final = {"distinct": "distinct", "distinct_in_rows": "distinct in each row", "sorted": "sorted"}
 
 
 def promises(program: Program, budget: Budget) -> Iterator[Finding]:
@@ -37,9 +40,9 @@ def promises(program: Program, budget: Budget) -> Iterator[Finding]:
             yield verdict.named("values", f"{subject} within `{_text(promise)}`")
         for word in promise.flags:
             for number, left in enumerate(own_stores):
-                for right in own_stores[number:] if word == "distinct" else own_stores:
+                for right in own_stores if word == "sorted" else own_stores[number:]:
                     verdict = _related(program, word, left, right, budget) if left.unsafe is right.unsafe is None else _unsafe()
-                    yield verdict.named("values", f"{program.subject(left)}, {word}")
+                    yield verdict.named("values", f"{program.subject(left)}, {WORDS[word]}")
         if promise.tensor not in covered_tensors and not _holds_unwritten(program, promise, budget):
             covered_tensors.add(promise.tensor)
             yield covered(program, function.parameter(promise.tensor), budget)
@@ -81,7 +84,8 @@ def _kept(query: Query, name: str, element_index: tuple[Term, ...]) -> Term:
 
 
 def _related(program: Program, word: str, left: MemoryOp, right: MemoryOp, budget: Budget) -> Verdict:
-    """Two elements, written by any blocks, are not equal (`distinct`), or not in descending order (`sorted`)."""
+    """Two elements, written by any blocks, are not equal (`distinct`; `distinct_in_rows` if they are of one row), or not in
+    descending order (`sorted`)."""
     tensor = program.parameter(left).name
 
     def parts() -> Iterator[Verdict]:
@@ -91,7 +95,10 @@ def _related(program: Program, word: str, left: MemoryOp, right: MemoryOp, budge
                 *first.known(left), *second.known(right), *query.inside(tensor, one[0]),
                 *query.inside(tensor, other[0]),
             ]  # fmt: skip
-            if word == "distinct":
+            if word == "distinct_in_rows":
+                row = [a == b for a, b in zip(one[0][:-1], other[0][:-1], strict=True)]
+                violation = [*row, one[0][-1] != other[0][-1], one[1] == other[1]]
+            elif word == "distinct":
                 violation = [smt.some(a != b for a, b in zip(one[0], other[0], strict=True)), one[1] == other[1]]
             else:
                 violation = [one[0][0] < other[0][0], other[1] < one[1]]

@@ -71,6 +71,7 @@ def satisfiable(function: Function, contract: Contract, budget: Budget) -> Itera
             low, high = host.expression(check.low), host.expression(check.high)
             facts += [smt.implies(filled, smt.every([low <= stored, stored < high]))]
             facts += [smt.implies(filled, count <= smt.sub(high, low))] if check.distinct else []
+            facts += [smt.implies(filled, dims[-1] <= smt.sub(high, low))] if check.distinct_in_rows else []
             facts += [smt.implies(smt.compare("eq", count, smt.integer(1)), smt.sub(high, low) == 1)] if check.ends else []
     result = smt.check([*facts, *host.facts, *host.definitions.facts], budget)
     subject = "some launch satisfies it"

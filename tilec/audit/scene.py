@@ -7,7 +7,9 @@ function of tensor and element: two loads of one element of a tensor that nothin
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
+from typing import Final
 
 from tilec.audit import smt
 from tilec.audit.contract import HostTerms
@@ -15,6 +17,9 @@ from tilec.audit.intervals import Bounds
 from tilec.audit.program import Program
 from tilec.audit.smt import Budget, SolverResult, Term
 from tilec.ir.expr import Expr
+
+ORDER: Final = "order of "
+"""Begins the names of what sorts take; no name of a tensor does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,9 @@ class Query:
                 both = [inside, *self.inside(earlier.tensor, earlier.element_index)]
                 if any(check.distinct for check in checks):
                     facts.append(smt.implies(smt.every([*both, loaded.term == earlier.term]), same))
+                if any(check.distinct_in_rows for check in checks):
+                    *row, column = (a == b for a, b in zip(loaded.element_index, earlier.element_index, strict=True))
+                    facts.append(smt.implies(smt.every([*both, *row, loaded.term == earlier.term]), column))
                 if any(check.sorted for check in checks):
                     facts += self._in_order(loaded, earlier, both)
         self.loaded.append(loaded)
@@ -83,6 +91,7 @@ class Query:
         axis; returns the facts that earlier ones of the same sort imply: one position for each index, and where only the last
         component differs, different ones."""
         facts: list[Term] = []
+        assert order.tensor.startswith(ORDER)
         for earlier in self.loaded:
             if earlier.tensor == order.tensor:
                 same = [a == b for a, b in zip(order.element_index, earlier.element_index, strict=True)]
@@ -90,6 +99,13 @@ class Query:
                 facts.append(smt.implies(smt.every([*same[:-1], order.term == earlier.term]), same[-1]))
         self.loaded.append(order)
         return facts
+
+    def sorted_positions(self, names: Set[str]) -> set[str]:
+        """The positions that sorts take elements from, where these are elements of tensors among these names."""
+        read = [loaded for loaded in self.loaded if str(loaded.term) in names]
+        inside = self.universal.defined_by(smt.mentioned([index for loaded in read for index in loaded.element_index]))
+        orders = {str(loaded.term) for loaded in self.loaded if loaded.tensor.startswith(ORDER)}
+        return orders & inside
 
     def record_sum(self, total: Loaded, element: Bounds) -> list[Term]:
         """Records the sum of the elements of a tile that precede one; `element` are the bounds of each. The last two components

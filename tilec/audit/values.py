@@ -16,7 +16,7 @@ from tilec.audit.definitions import MOST_RUNS, Definitions, runs
 from tilec.audit.positions import Position, moved
 from tilec.audit.program import Program
 from tilec.audit.running_sums import RunningSum
-from tilec.audit.scene import Loaded, Query
+from tilec.audit.scene import ORDER, Loaded, Query
 from tilec.audit.smt import Term
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import (
@@ -251,11 +251,12 @@ class Execution:
 
     def _sorted_from(self, op: Sort, position: Position) -> Position:
         """Positions in the operands: along the axis an unknown one, the same for all tiles of the sort."""
-        label = f"order of {self.program.order[op]}"
+        label = f"{ORDER}{self.program.order[op]}"
         loops = [self.iterations[frame.op] for frame in self.program.frames[op] if isinstance(frame.op, For)]
         counts = [smt.integer(count) if isinstance(count, int) else count for count in loops]
         others = (*position[: op.axis], *position[op.axis + 1 :])
         term = self.query.fresh(f"{self.name}.{label}", (0, op.results[0].tile.shape[op.axis] - 1))
+        self.query.approximated[str(term)] = "positions that a sort takes elements from"
         index = (*self.blocks, *counts, *others, position[op.axis])
         self.own_facts += self.query.record_order(Loaded(term, label, index))
         if self.definitions is self.query.universal:

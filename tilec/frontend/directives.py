@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import Final
 
-from tilec.frontend.emitter import describe
+from tilec.frontend.emitter import At, describe
 from tilec.frontend.expressions import expression
 from tilec.frontend.host import host_expr, predicate
 from tilec.frontend.scope import Scope
@@ -13,8 +14,8 @@ from tilec.ir.core import Access, Precondition, Promise, Resident, Value, ValueF
 from tilec.ir.types import TensorType
 
 MAX_GRID: Final = 3
-VALUE_WORDS: Final = ("distinct", "sorted", "ends")
-PROMISED_WORDS: Final = ("distinct", "sorted")
+VALUE_WORDS: Final = ("distinct", "distinct_in_rows", "sorted", "ends")
+PROMISED_WORDS: Final = ("distinct", "distinct_in_rows", "sorted")
 
 
 def directive(scope: Scope, node: ast.Call, word: str) -> None:
@@ -87,7 +88,7 @@ def _values(scope: Scope, node: ast.Call) -> None:
     for keyword in node.keywords:
         given = expression(scope, keyword.value)
         if keyword.arg not in VALUE_WORDS or not isinstance(given, bool):
-            message = "`values` takes `distinct=`, `sorted=` and `ends=`, each `True` or `False`"
+            message = "`values` takes `distinct=`, `distinct_in_rows=`, `sorted=` and `ends=`, each `True` or `False`"
             raise at.error("E0113", message, hint="write `values(ids, 0, V, distinct=True)`")
         properties[keyword.arg] = given
     if len(node.args) != 3:
@@ -105,9 +106,7 @@ def _values(scope: Scope, node: ast.Call) -> None:
     low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
     if properties.get("ends") and not properties.get("sorted"):
         raise at.error("E0113", "`ends=True` says nothing without `sorted=True`", hint="pass `sorted=True` too")
-    if properties.get("sorted") and tensor.tensor.rank != 1:
-        message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {tensor.tensor.rank}"
-        raise at.error("E0217", message, hint="declare it with one axis, or drop `sorted=True`")
+    _check_relations(at, tensor, properties)
     scope.function.values += (ValueFact(tensor.name, low, high, loc=at.span, **properties),)
 
 
@@ -122,7 +121,8 @@ def _ensures(scope: Scope, node: ast.Call) -> None:
             continue
         given = expression(scope, keyword.value)
         if keyword.arg not in PROMISED_WORDS or not isinstance(given, bool):
-            message = "`ensures` takes `above=`, of tensors, and `distinct=` and `sorted=`, each `True` or `False`"
+            words = "`distinct=`, `distinct_in_rows=` and `sorted=`, each `True` or `False`"
+            message = f"`ensures` takes `above=`, of tensors, and {words}"
             raise at.error("E0113", message, hint="write `ensures(out, 0, V, distinct=True)`")
         properties[keyword.arg] = given
     if len(node.args) != 3:
@@ -141,11 +141,23 @@ def _ensures(scope: Scope, node: ast.Call) -> None:
         if one.tensor.dims != tensor.tensor.dims:
             message = f"`{one.name}` and `{tensor.name}` have different extents, so their elements do not correspond"
             raise at.error("E0217", message, hint="declare both with the same dims")
-    if properties.get("sorted") and tensor.tensor.rank != 1:
-        message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {tensor.tensor.rank}"
-        raise at.error("E0217", message, hint="declare it with one axis, or drop `sorted=True`")
+    _check_relations(at, tensor, properties)
     names = tuple(one.name for one in above)
     scope.function.promises += (Promise(tensor.name, low, high, names, loc=at.span, **properties),)
+
+
+def _check_relations(at: At, tensor: Value, properties: Mapping[str, bool]) -> None:
+    """Relations between elements say something about the axes that the tensor has."""
+    rank = tensor.tensor.rank
+    if properties.get("sorted") and rank != 1:
+        message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {rank}"
+        raise at.error("E0217", message, hint="declare it with one axis, or drop `sorted=True`")
+    if properties.get("distinct_in_rows") and properties.get("distinct"):
+        message = "`distinct=True` is about all elements, so `distinct_in_rows=True` adds nothing to it"
+        raise at.error("E0113", message, hint="drop one of them")
+    if properties.get("distinct_in_rows") and rank < 2:
+        message = f"`distinct_in_rows=True` describes a tensor of two axes or more, and `{tensor.name}` has {rank}"
+        raise at.error("E0217", message, hint="write `distinct=True`: all elements of one axis are one row")
 
 
 def _integers(scope: Scope, node: ast.expr) -> Value:

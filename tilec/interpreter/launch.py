@@ -155,8 +155,8 @@ def check_promises(function: Function, launch: Launch, before: Mapping[str, Arra
 def _check_stored(
     function: Function, fact: ValueFact | Promise, found: Array, integers: Array, env: Mapping[str, int]
 ) -> tuple[int, int]:  # fmt: skip
-    """Checks the range of `integers`, and whether `found` is distinct and sorted if the fact states it; returns
-    the range."""
+    """Checks the range of `integers`, and whether `found` is distinct, in all or in each row, and sorted if the fact states it;
+    returns the range."""
     low, high = _evaluate(function, fact.low, env), _evaluate(function, fact.high, env)
     outside = integers[(integers < low) | (integers >= high)]
     if outside.size:
@@ -166,6 +166,10 @@ def _check_stored(
         raise InterpreterError(message, kernel=function.name, loc=fact.loc)
     if fact.distinct and np.unique(found).size != found.size:
         raise InterpreterError(f"`{fact.tensor}` holds a value twice", kernel=function.name, loc=fact.loc)
+    if fact.distinct_in_rows:
+        rows = np.sort(found, axis=-1)
+        if np.any(rows[..., 1:] == rows[..., :-1]):
+            raise InterpreterError(f"`{fact.tensor}` holds a value twice in a row", kernel=function.name, loc=fact.loc)
     if fact.sorted and np.any(found[1:] < found[:-1]):
         raise InterpreterError(f"`{fact.tensor}` is not sorted", kernel=function.name, loc=fact.loc)
     return low, high

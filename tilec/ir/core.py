@@ -230,8 +230,9 @@ class Precondition:
 @dataclass(frozen=True, slots=True)
 class ValueFact:
     """`values(tensor, low, high)`: every integer stored in `tensor` lies in `low <= v < high`; `distinct` says no two
-    elements are equal, `sorted` that none is smaller than the one before it, `ends` that the first is `low` and the last
-    `high - 1`. Checked at the API boundary, trusted in the kernel."""
+    elements are equal, `distinct_in_rows` that no two of one row are (those whose index differs on the last axis only),
+    `sorted` that none is smaller than the one before it, `ends` that the first is `low` and the last `high - 1`. Checked at
+    the API boundary, trusted in the kernel."""
 
     tensor: str
     low: Expr
@@ -240,19 +241,20 @@ class ValueFact:
     loc: Span | None = None
     sorted: bool = False
     ends: bool = False
+    distinct_in_rows: bool = False
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags declared in addition to the bounds: some of distinct, sorted, ends."""
-        return tuple(name for name in ("distinct", "sorted", "ends") if getattr(self, name))
+        """The flags declared in addition to the bounds: some of distinct, distinct_in_rows, sorted, ends."""
+        return tuple(name for name in ("distinct", "distinct_in_rows", "sorted", "ends") if getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
     """`ensures(tensor, low, high)`: every integer in `tensor` after a launch lies in `low <= v < high`. With `above`, the
     bounds apply to the difference between `v` and the sum of those tensors' elements at the same index before the launch.
-    `distinct` says that no two elements are equal, `sorted` that none is smaller than the one before it. The prover shows it;
-    the caller relies on it."""
+    `distinct` says that no two elements are equal, `distinct_in_rows` that no two of one row are, `sorted` that none is
+    smaller than the one before it. The prover shows it; the caller relies on it."""
 
     tensor: str
     low: Expr
@@ -261,11 +263,12 @@ class Promise:
     distinct: bool = False
     sorted: bool = False
     loc: Span | None = None
+    distinct_in_rows: bool = False
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags promised in addition to the bounds: some of distinct, sorted."""
-        return tuple(name for name in ("distinct", "sorted") if getattr(self, name))
+        """The flags promised in addition to the bounds: some of distinct, distinct_in_rows, sorted."""
+        return tuple(name for name in ("distinct", "distinct_in_rows", "sorted") if getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,9 @@ def _verify_signature(function: Function) -> None:
             raise violation(f"a values fact names {fact.tensor}, which is not a tensor")
         if fact.tensor in shared:
             raise violation(f"a values fact names {fact.tensor}, which a launch cannot check before ranks meet")
+    for fact in (*function.values, *function.promises):
+        if fact.distinct_in_rows and function.parameter(fact.tensor).value.tensor.rank < 2:
+            raise violation(f"rows of {fact.tensor}, which has fewer than two axes")
     read = {p.name for p in function.parameters if p.access in (Access.IN, Access.INOUT)}
     written = {p.name for p in function.parameters if p.access in (Access.OUT, Access.INOUT)}
     for promise in function.promises:

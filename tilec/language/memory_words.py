@@ -50,12 +50,21 @@ def resident(*tensors: Tensor) -> None:
 
 
 def values(
-    tensor: Tensor, low: Scalar, high: Scalar, /, *, distinct: bool = False, sorted: bool = False, ends: bool = False
+    tensor: Tensor,
+    low: Scalar,
+    high: Scalar,
+    /,
+    *,
+    distinct: bool = False,
+    distinct_in_rows: bool = False,
+    sorted: bool = False,
+    ends: bool = False,
 ) -> None:
-    """Every integer stored in `tensor` lies in `low <= v < high`; with `distinct`, no two are equal. With `sorted`, for a
-    tensor of one axis, no element is smaller than the one before it. With `ends` too, the first is `low` and the last `high -
-    1`, so that `values(cu, 0, T + 1, sorted=True, ends=True)` says that the segments from row `cu[i]` to below `cu[i + 1]`
-    together are all `T` rows. Checked at launch."""
+    """Every integer stored in `tensor` lies in `low <= v < high`; with `distinct`, no two are equal. With `distinct_in_rows`,
+    for a tensor of two axes or more, no two of a row are: elements whose indices differ on the last axis only. With `sorted`,
+    for a tensor of one axis, no element is smaller than the one before it. With `ends` too, the first is `low` and the last
+    `high - 1`, so that `values(cu, 0, T + 1, sorted=True, ends=True)` says that the segments from row `cu[i]` to below
+    `cu[i + 1]` together are all `T` rows. Checked at launch."""
     not_compiled()
 
 
@@ -67,13 +76,14 @@ def ensures(
     *,
     above: Tensor | tuple[Tensor, ...] = (),
     distinct: bool = False,
+    distinct_in_rows: bool = False,
     sorted: bool = False,
 ) -> None:
     """Every integer in `tensor`, which the kernel writes, lies in `low <= v < high` after a launch. With `above`, tensors of
     the same extents that are read, the bounds apply to the difference between `v` and the sum of their elements at the same
-    index before the launch: `ensures(positions, 1, 2, above=positions)` says that each position grows by one. With `distinct`,
-    no two elements are equal; with `sorted`, for a tensor of one axis, no element is smaller than the one before it. Proven,
-    and recorded in the artifact, so that a kernel that reads `tensor` later may state it with `values`."""
+    index before the launch: `ensures(positions, 1, 2, above=positions)` says that each position grows by one. `distinct`,
+    `distinct_in_rows` and `sorted` mean what they mean in `values`. Proven, and recorded in the artifact, so that a kernel that
+    reads `tensor` later may state it with `values`."""
     not_compiled()
 
 

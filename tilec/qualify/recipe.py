@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.artifact.records import Manifest, TensorSpec
+from tilec.project.trial.launches import repeated
 from tilec.target.dtypes import DTYPES
 
 Array = NDArray[Any]
 PERIOD: Final = 1_000_003
 """Elements of a block. A prime: no row is a multiple of it, so two rows of a large tensor are alike only after so many."""
 MOST_UNREPEATED: Final = 1 << 22
-"""Maximum elements of a tensor whose integers must be distinct or sorted: they are made as one block."""
+"""Maximum elements of a tensor whose integers must be distinct, also in rows only, or sorted: they are made as one block."""
 SCALE: Final = np.float32(256)
 """Of floats: with larger ones, a softmax would have one key, and one flipped bit of a rounded score would change it."""
 KINDS: Final = ("normal", "positive")
@@ -50,6 +51,8 @@ class Range:
     distinct: bool = False
     sorted: bool = False
     ends: bool = False
+    row: int = 0
+    """Extent of the last axis, if the elements along it are distinct."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,14 @@ def form_of(spec: TensorSpec, env: Mapping[str, int]) -> Form:
 
 def range_of(manifest: Manifest, tensor: str, env: Mapping[str, int]) -> Range | None:
     """The range that all value checks of a tensor leave; None if it has none."""
+    dims = next(spec.dims for spec in manifest.tensors if spec.name == tensor)
     checks = [check for check in manifest.value_checks if check.tensor == tensor]
     if not checks:
         return None
     return Range(
         max(check.low.evaluate(env) for check in checks), min(check.high.evaluate(env) for check in checks),
         any(check.distinct for check in checks), any(check.sorted for check in checks), any(check.ends for check in checks),
+        dims[-1].evaluate(env) if any(check.distinct_in_rows for check in checks) else 0,
     )  # fmt: skip
 
 
@@ -96,7 +101,7 @@ def contents(manifest: Manifest, spec: TensorSpec, env: Mapping[str, int], kind:
     order is `block[i % block.size]`. NoContents if there is none."""
     form, limits = form_of(spec, env), range_of(manifest, spec.name, env)
     slot = manifest.tensors.index(spec)
-    whole = limits is not None and (limits.distinct or limits.sorted or limits.ends)
+    whole = limits is not None and (limits.distinct or limits.sorted or limits.ends or limits.row > 1)
     if whole and form.count > MOST_UNREPEATED:
         raise NoContents(f"`{spec.name}` has {form.count} integers that depend on each other")
     size = form.count if whole else min(form.count, PERIOD)
@@ -153,15 +158,16 @@ def _above(first: int, last: int, steps: Array) -> Array:
 
 
 def _dependent(dtype: str, limits: Range, slot: int, size: int) -> Array:
-    """Integers that must be distinct or sorted, or must reach both ends of their range."""
+    """Integers that must be distinct, in all or in each row, or sorted, or must reach both ends of their range."""
     low, high = DTYPES[dtype].integer_range()
     first, last = max(low, limits.low), min(high, limits.high - 1)
     words = raw(f"dependent {slot}", max(size, 1))
-    if last < first or (limits.distinct and last - first + 1 < size):
+    if last < first or last - first + 1 < (size if limits.distinct else limits.row):
         raise NoContents("no integers satisfy a value check at these sizes")
-    if limits.distinct:
+    if limits.distinct or limits.row > 1:
         room = min(last - first + 1, max(size, PERIOD))
-        chosen = _above(first, last, np.argsort(raw(f"order {slot}", room), kind="stable")[:size])
+        numbers = _above(first, last, np.argsort(raw(f"order {slot}", room), kind="stable"))
+        chosen = numbers[:size] if limits.distinct else repeated(numbers, limits.row, size)
     else:
         chosen = _drawn(first, last, words)
     if limits.sorted:

@@ -37,18 +37,20 @@ TRUSTED = Trust.TRUSTED
 @dataclass(frozen=True, slots=True)
 class ValueBounds:
     """Bounds known on the host: every stored value v satisfies `low <= v < high`; the values are distinct if `distinct`,
-    ascending (not strictly) if `sorted`; with `ends`, the first is `low` and the last `high - 1`."""
+    those of each row (along the last axis) if `distinct_in_rows`, ascending (not strictly) if `sorted`; with `ends`, the first
+    is `low` and the last `high - 1`."""
 
     low: int
     high: int
     distinct: bool = False
     sorted: bool = False
     ends: bool = False
+    distinct_in_rows: bool = False
 
 
 Evidence = ValueBounds | Trust | Callable[..., bool] | NDArray[Any] | list[int]
-"""A callback gets (low, high, distinct), plus `sorted=True` and `ends=True` if the kernel declares these; it returns whether
-every value complies."""
+"""A callback gets (low, high, distinct), plus `distinct_in_rows=True`, `sorted=True` and `ends=True` if the kernel declares
+these; it returns whether every value complies."""
 
 
 def check_evidence(
@@ -80,7 +82,7 @@ def check_evidence(
         _check_bounds(check, evidence, (low, high), refuse)
         return
     if callable(evidence):
-        options = {name: True for name in ("sorted", "ends") if getattr(check, name)}
+        options = {name: True for name in ("distinct_in_rows", "sorted", "ends") if getattr(check, name)}
         if not evidence(low, high, check.distinct, **options):
             raise refuse("the caller's check refused the values", "a callback that returned false")
         return
@@ -101,8 +103,12 @@ def _check_bounds(
     if low < ends[0] or high > ends[1] or (check.ends and (low, high) != ends):
         raise refuse("the stated bounds differ from the declared ones" if check.ends else "the stated bounds are too wide",
                      f"{low} <= value < {high}")  # fmt: skip
-    for name, property_text in (("distinct", "are distinct"), ("sorted", "are sorted"), ("ends", "reach both ends")):
-        if getattr(check, name) and not getattr(stated, name):
+    for name, property_text in (
+        ("distinct", "are distinct"), ("distinct_in_rows", "of each row are distinct"), ("sorted", "are sorted"),
+        ("ends", "reach both ends"),
+    ):  # fmt: skip
+        implied = name == "distinct_in_rows" and stated.distinct
+        if getattr(check, name) and not (getattr(stated, name) or implied):
             raise refuse(f"the stated bounds do not say that the values {property_text}", f"`{name}=False`")
 
 
@@ -137,6 +143,16 @@ def _check_array(
         if equal.size:
             first, second = int(order[equal[0]]), int(order[equal[0] + 1])
             raise refuse("two stored values are equal", f"value {int(flat[first])} at flat indices {first} and {second}")
+    if check.distinct_in_rows:
+        rows = values.reshape(-1, shape[-1])
+        order = np.argsort(rows, axis=1, kind="stable")
+        ordered = np.take_along_axis(rows, order, axis=1)
+        equal = np.argwhere(ordered[:, 1:] == ordered[:, :-1])
+        if equal.size:
+            row, at = (int(part) for part in equal[0])
+            first, second = int(order[row, at]), int(order[row, at + 1])
+            given = f"value {int(rows[row, first])} at flat indices {row * shape[-1] + first} and {row * shape[-1] + second}"
+            raise refuse("two stored values of a row are equal", given)
 
 
 def read_back(driver: Driver, stream: int) -> Callable[[TensorView], NDArray[Any]]:

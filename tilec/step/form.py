@@ -80,7 +80,8 @@ class Form:
             shared = declared_buffers[id(declared)] = Buffer(name, dtype, shape_of(declared, values), declared.kind, **facts)
         buffer = shared
         if name != shared.name:
-            buffer = Buffer(name, shared.dtype, shared.shape, shared.kind, shared.low, shared.high, shared.distinct)
+            facts = shared.low, shared.high, shared.distinct, shared.distinct_in_rows
+            buffer = Buffer(name, shared.dtype, shared.shape, shared.kind, *facts)
         if not _depends([*declared.shape, *declared.facts.values(), *(axis for row in declared.rows.values() for axis in row)]):
             self._buffers[name] = buffer
         return buffer

@@ -48,7 +48,8 @@ class Buffer:
     """Row-major contiguous device memory. A weight has its Hugging Face `name`; a merged one is named as in
     `engine.checkpoint.weights`. `low` and `high` bound the integers in the buffer whenever a kernel reads it (`low <= v <
     high`); `distinct` states that no two are equal. The host ensures this for values it writes, and a kernel that writes the
-    buffer promises it."""
+    buffer promises it. `distinct_in_rows` states that no two of a row, along the last axis, are equal: of what kernels write
+    within a step, an activation or an output."""
 
     name: str
     dtype: str
@@ -57,6 +58,7 @@ class Buffer:
     low: int | None = None
     high: int | None = None
     distinct: bool = False
+    distinct_in_rows: bool = False
 
     @property
     def bytes(self) -> int:

@@ -43,7 +43,9 @@ MAX_FORMATS: Final = 8
 """Maximum number of formats of weights: the statements of a step are kept once for each."""
 
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
-FACTS: Final = ("low", "high", "distinct")
+FACTS: Final = ("low", "high", "distinct", "distinct_in_rows")
+WRITTEN: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
+"""Kinds whose contents only kernels of the step write."""
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
@@ -371,7 +373,11 @@ class _Reader:
                 kind in KINDS and (dtype in ITEM_BYTES or dtype == DTYPE) and all(fact.arg in FACTS for fact in facts)
             ):
                 bounds = {str(fact.arg): self.chunk_invariant(fact.value) for fact in facts}
-                return Declared(name, KINDS[kind], dtype, self.shape(shape), bounds, {})
+                declared = Declared(name, KINDS[kind], dtype, self.shape(shape), bounds, {})
+                if "distinct_in_rows" in bounds and (declared.kind not in WRITTEN or len(declared.shape) < 2):
+                    raise StepError(f"`{name}` has rows that no kernel writes: `distinct_in_rows` is for an activation or an "
+                                    "output of two axes or more", node)  # fmt: skip
+                return declared
             case _:
                 kinds = ", ".join(KINDS)
                 raise StepError(f"`{name}` is not one of {kinds}, as `input(i32, [tokens], low=0, high=vocab_size)`", node)

@@ -178,7 +178,7 @@ class Bench:
             array.fill(POISON)
             return
         check = next((one for one in contract.value_checks if one.tensor == spec.name), None)
-        stored = Stored.of(check, values)
+        stored = Stored.of(check, spec, values)
         item = DTYPES[spec.dtype].bytes
         count = array.nbytes // item
         size = count if stored.is_unrepeatable else min(count, BLOCK)

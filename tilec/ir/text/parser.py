@@ -136,8 +136,8 @@ class _Reader(TypeReader):
         low = self.expr()
         self.expect("..")
         high = self.expr()
-        distinct, in_order, ends = (self.skip(word) for word in ("distinct", "sorted", "ends"))
-        return ValueFact(tensor, low, high, distinct, sorted=in_order, ends=ends)
+        distinct, in_rows, in_order, ends = (self.skip(word) for word in ("distinct", "distinct_in_rows", "sorted", "ends"))
+        return ValueFact(tensor, low, high, distinct, sorted=in_order, ends=ends, distinct_in_rows=in_rows)
 
     def promise(self) -> Promise:
         tensor = self.expect_kind("value", "a tensor").text[1:]
@@ -149,8 +149,8 @@ class _Reader(TypeReader):
             above.append(self.expect_kind("value", "a tensor").text[1:])
             while self.skip(","):
                 above.append(self.expect_kind("value", "a tensor").text[1:])
-        distinct, in_order = (self.skip(word) for word in ("distinct", "sorted"))
-        return Promise(tensor, low, high, tuple(above), distinct, in_order)
+        distinct, in_rows, in_order = (self.skip(word) for word in ("distinct", "distinct_in_rows", "sorted"))
+        return Promise(tensor, low, high, tuple(above), distinct, in_order, distinct_in_rows=in_rows)
 
     def block(self) -> list[Op]:
         """Operations up to a closing brace."""

@@ -110,7 +110,10 @@ def origin(index: IndexTerms, value: Value, flat: int, tiles: Mapping[Value, Til
 
 def _element_read(index: IndexTerms, op: Load | Gather, flat: int, tiles: Mapping[Value, Tile]) -> Key | None:
     parameter = index.function.parameter_of(op.source)
-    related = any(fact.tensor == parameter.name and (fact.distinct or fact.sorted) for fact in index.function.values)
+    related = any(
+        fact.tensor == parameter.name and (fact.distinct or fact.distinct_in_rows or fact.sorted)
+        for fact in index.function.values
+    )
     if op.unsafe is not None or parameter.access not in (Access.IN, Access.INOUT) or related:
         return None
     found, shape = list[int](), op.result.tile.shape

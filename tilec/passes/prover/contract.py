@@ -93,7 +93,7 @@ def _shape(index: IndexTerms, parameter: Parameter) -> Iterator[Clause]:
 
 def _stored(index: IndexTerms, fact: ValueFact) -> Iterator[Clause]:
     """Every tensor has an element, so its declared range must not be empty. Distinct values need a range at least as large as
-    the number of elements, and two different end values need two elements."""
+    their number, and two different end values need two elements."""
     parameter = index.function.parameter(fact.tensor)
     tensor = parameter.value.tensor
     low, high = index.expression(fact.low), index.expression(fact.high)
@@ -102,15 +102,20 @@ def _stored(index: IndexTerms, fact: ValueFact) -> Iterator[Clause]:
     value = terms.of(element)
     text = f"`{declaration(fact)}`"
     yield Clause(text, fact.loc, terms.conjunction((terms.ge(value, low), terms.lt(value, high))))
+    dims = [index.expression(dim) for dim in tensor.dims]
     count = terms.ONE
-    for dim in tensor.dims:
-        count = count * index.expression(dim)
+    for dim in dims:
+        count = count * dim
     if fact.ends:
         enough = terms.disjunction((terms.ge(count, 2), terms.eq(high - low, 1)))
         yield Clause(f"{text}: two elements for two ends", fact.loc, enough)
     if fact.distinct:
         room = terms.conjunction((terms.ge(high - low, count), terms.ge(terms.const(bounds[1] - bounds[0] + 1), count)))
         yield Clause(f"{text}: as many numbers as elements", fact.loc, room)
+    if fact.distinct_in_rows:
+        row, numbers = dims[-1], terms.const(bounds[1] - bounds[0] + 1)
+        room = terms.conjunction((terms.ge(high - low, row), terms.ge(numbers, row)))
+        yield Clause(f"{text}: as many numbers as elements of a row", fact.loc, room)
 
 
 def _diagnostic(index: IndexTerms, needed: list[Clause]) -> Diagnostic:

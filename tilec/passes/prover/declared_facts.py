@@ -55,11 +55,18 @@ def _with_the_others(index: IndexTerms, fact: ValueFact) -> tuple[str, ValueFact
     """A declaration with the order and the distinctness that others state of its tensor, and the text of all of these. They
     bind together: sorted integers that are distinct leave room in each declared range."""
     others = [one for one in index.function.values if one.tensor == fact.tensor and one is not fact]
-    adding = [one for one in others if one.sorted > fact.sorted or one.distinct > fact.distinct]
+    adding = [
+        one
+        for one in others
+        if one.sorted > fact.sorted
+        or one.distinct > fact.distinct
+        or (one.distinct_in_rows > fact.distinct_in_rows and not fact.distinct)
+    ]
     whole = replace(
         fact,
         sorted=fact.sorted or any(one.sorted for one in adding),
         distinct=fact.distinct or any(one.distinct for one in adding),
+        distinct_in_rows=fact.distinct_in_rows or any(one.distinct_in_rows for one in adding),
     )
     return " and ".join(map(declaration, (fact, *adding))), whole
 
@@ -159,19 +166,20 @@ def _each(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator[
 
 
 def _room(index: IndexTerms, fact: ValueFact) -> Iterator[Formula]:
-    """Distinct values need a range at least as large as the number of elements, within that of their dtype; different end
-    values need two elements."""
+    """Distinct values need a range at least as large as their number, within that of their dtype; different end values need
+    two elements."""
     low, high = index.expression(fact.low), index.expression(fact.high)
     dtype = index.function.parameter(fact.tensor).value.tensor.dtype
+    dims = dims_of(index, fact.tensor)
     count = terms.ONE
-    for dim in dims_of(index, fact.tensor):
+    for dim in dims:
         count = count * dim
-    if fact.distinct:
-        yield terms.ge(high - low, count)
+    for different in [count] * fact.distinct + dims[-1:] * fact.distinct_in_rows:
+        yield terms.ge(high - low, different)
         least, largest = dtype.integer_range()
-        yield terms.ge(terms.const(largest + 1 - least), count)
-        yield terms.ge(high - least, count)
-        yield terms.ge(terms.const(largest + 1) - low, count)
+        yield terms.ge(terms.const(largest + 1 - least), different)
+        yield terms.ge(high - least, different)
+        yield terms.ge(terms.const(largest + 1) - low, different)
     if fact.ends:
         yield terms.disjunction((terms.ge(count, 2), terms.eq(high - low, 1)))
 
@@ -183,6 +191,9 @@ def _pairs(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator
             yield _in_order(left, right)
         if fact.distinct:
             yield _distinct(dims_of(index, fact.tensor), left, right, fact.sorted)
+        if fact.distinct_in_rows:
+            other_rows = [terms.ne(a, b) for a, b in zip(left.args[:-1], right.args[:-1], strict=True)]
+            yield terms.disjunction((*other_rows, _distinct(dims_of(index, fact.tensor), left, right, in_order=False)))
 
 
 def _in_order(left: Atom, right: Atom) -> Formula:

@@ -25,7 +25,7 @@ ELEMENTS: Final = 4096
 @dataclass(slots=True)
 class Launch:
     """One launch, and what its writes reach of the tensor `name`. `budget` is a limit on steps. A tensor of less
-    than the `fewest` elements is not looked at."""
+    than the `fewest` elements, or of rows of less than `fewest_in_row`, is not looked at."""
 
     function: Function
     sizes: Mapping[str, int]
@@ -33,6 +33,7 @@ class Launch:
     name: str
     budget: int
     fewest: int = 1
+    fewest_in_row: int = 1
     kept: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict[tuple[str, tuple[int, ...]], "int | None"])
     blurred: set[str] = field(default_factory=set[str])
     """Tensors that may have been written anywhere."""
@@ -51,8 +52,9 @@ class Launch:
             grid = [extent.evaluate(self.sizes) for extent in self.function.grid]
         except (KeyError, ZeroDivisionError):
             return None
-        is_small = self.fewest <= prod(self._dims[self.name]) <= ELEMENTS and prod(grid) <= self.budget
-        if not is_small or not self.filling.possible(self._dims):
+        dims = self._dims[self.name]
+        is_small = self.fewest <= prod(dims) <= ELEMENTS and prod(grid) <= self.budget
+        if not is_small or dims[-1] < self.fewest_in_row or not self.filling.possible(self._dims):
             return None
         for block in product(*map(range, grid)):
             run = BlockRun(self.function, self.sizes, block, {}, self, self.budget)

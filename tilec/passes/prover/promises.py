@@ -11,7 +11,8 @@ what this one reads, which the race proof shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from tilec.diagnostics.diagnostic import Label
 from tilec.ir.core import Access, Op, Promise
@@ -25,6 +26,16 @@ from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.terms import Formula, Poly
 from tilec.passes.prover.wrap import located, prove_operations
+
+WORDS: Final = {"distinct": "distinct", "distinct_in_rows": "distinct in each row", "sorted": "sorted"}
+BROKEN: Final = {
+    "distinct": "two equal integers",
+    "distinct_in_rows": "two equal integers in a row",
+    "sorted": "a smaller integer after a greater one",
+}
+APART: Final = (
+    "store what each position alone has, such as `keys % N` of sorted keys `v * N + arange(N)`, or weaken the promise"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,16 +137,16 @@ def _prove(findings: Findings, promise: Promise, writes: list[AccessSite]) -> No
         findings.discharged("values", f"{store.site.subject} within `{text(promise)}`", store.site.op, strongest(discharges))
     for relation, violation_of in _relations(promise):
         for position, left in enumerate(stored):
-            for right in stored[position:] if relation == "distinct" else stored:
+            for right in stored if relation == "sorted" else stored[position:]:
                 first, second = left.renamed(index, 1), right.renamed(index, 2)
-                findings.begin(f"whether {left.site.subject} leaves {relation} integers", left.site.location)
+                findings.begin(f"whether {left.site.subject} leaves integers that are {WORDS[relation]}", left.site.location)
                 found = findings.prove(
                     [*first.holds, *second.holds, *violation_of(first, second)],
                     lambda a=first, b=second, relation=relation: _relation_violated(findings, promise, a, b, relation),
                 )
                 if found is None:
                     return
-                findings.discharged("values", f"{left.site.subject}, {relation}", left.site.op, found)
+                findings.discharged("values", f"{left.site.subject}, {WORDS[relation]}", left.site.op, found)
 
 
 def text(promise: Promise) -> str:
@@ -178,6 +189,15 @@ def _relations(promise: Promise) -> Iterator[tuple[str, Callable[[Stored, Stored
                 terms.eq(a.integer, b.integer),
             ],
         )
+    if promise.distinct_in_rows:
+        yield (
+            "distinct_in_rows",
+            lambda a, b: [
+                *(terms.eq(x, y) for x, y in zip(a.element[:-1], b.element[:-1], strict=True)),
+                terms.ne(a.element[-1], b.element[-1]),
+                terms.eq(a.integer, b.integer),
+            ],
+        )
     if promise.sorted:
         yield "sorted", lambda a, b: [terms.lt(a.element[0], b.element[0]), terms.lt(b.integer, a.integer)]
 
@@ -212,9 +232,9 @@ def _out_of_range(findings: Findings, promise: Promise, store: Stored, side: str
 
 
 def _relation_violated(findings: Findings, promise: Promise, first: Stored, second: Stored, relation: str) -> Complaint:
-    difference = "two equal integers" if relation == "distinct" else "a smaller integer after a greater one"
-    message = f"{first.site.subject} may leave {difference}"
-    return _complaint(findings, promise, first, message, (first.instance, second.instance))
+    message = f"{first.site.subject} may leave {BROKEN[relation]}"
+    found = _complaint(findings, promise, first, message, (first.instance, second.instance))
+    return found if relation != "distinct_in_rows" else replace(found, hint=APART)
 
 
 def _complaint(findings: Findings, promise: Promise, store: Stored, message: str, instances: tuple[Instance, ...]) -> Complaint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from tilec.diagnostics.diagnostic import Fix, Label
 from tilec.ir.core import Access, Effect, Parameter, ValueFact
@@ -153,28 +154,34 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
     return Complaint("E0402", message, right.location, "read here", because, hint, read_first, left.name, element)
 
 
+_STATED: Final = {
+    "sorted": "no element of `{}` is smaller than the one before it",
+    "distinct_in_rows": "no two elements of a row of `{}` are equal",
+    "distinct": "no two elements of `{}` are equal",
+}
+
+
 def _stated_order(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
     """A fix that keeps blocks apart that write at indices from an integer tensor: `sorted` where each block writes between two
-    neighbouring elements, and `distinct` where it writes at an element of its own. Equal elements are empty rows of the former,
-    which `distinct` would forbid. Neither is proposed unless it suffices."""
+    neighbouring elements, and `distinct_in_rows` or `distinct` where it writes at an element of its own. Equal elements are
+    empty rows of the first, which the others would forbid. None is proposed unless it suffices."""
     declared = findings.index.function.values
     for fact in _facts_inside(findings, site):
         is_between = between_neighbours(fact.tensor, [site.instance])
         if (
             fact.distinct
+            or fact.distinct_in_rows
             or (fact.sorted and is_between)
             or fact.loc is None
             or sum(f.tensor == fact.tensor for f in declared) > 1
         ):
             continue
-        stated = replace(fact, sorted=fact.sorted or is_between, distinct=not is_between)
-        if not _kept_apart(findings, site, stated):
-            continue
-        text = "sorted=True" if is_between else "distinct=True"
-        what = f"no element of `{fact.tensor}` is smaller than the one before it"
-        what = what if is_between else f"no two elements of `{fact.tensor}` are equal"
-        title = f"where {what}, say so: `values({fact.tensor}, {fact.low}, {fact.high}, {text})`"
-        return (Fix(title, "argument", text, fact.loc, certain=True),)
+        has_rows = findings.index.function.parameter(fact.tensor).value.tensor.rank > 1
+        for word in ["sorted"] if is_between else ["distinct_in_rows", "distinct"] if has_rows else ["distinct"]:
+            if _kept_apart(findings, site, replace(fact, **{word: True})):
+                what = _STATED[word].format(fact.tensor)
+                title = f"where {what}, say so: `values({fact.tensor}, {fact.low}, {fact.high}, {word}=True)`"
+                return (Fix(title, "argument", f"{word}=True", fact.loc, certain=True),)
     return ()
 
 

@@ -248,7 +248,7 @@ class _Memory:
         low, high = 0, min(fill, dtype.integer_range()[1])
         for fact in self.index.function.values:
             if fact.tensor == parameter.name:
-                if fact.distinct or fact.sorted:
+                if fact.distinct or fact.distinct_in_rows or fact.sorted:
                     return None
                 try:
                     low, high = fact.low.evaluate(self.sizes), fact.high.evaluate(self.sizes) - 1

@@ -1,8 +1,9 @@
 """Second attempts at systems that the ladder did not decide, each with a limit for the whole kernel.
 
 Systems with products are tried by bounds of their factors, without what choices are between, with equal unknowns in one, and
-with each value of unknowns of few values. Then everything is tried again with what runs over intervals know. Each attempt
-adds what is implied or leaves out what is known, so that a proof is one of the original system.
+with each value of unknowns of few values. Then everything is tried again with what runs over intervals know, and with the parts
+that sorts take elements from. Each attempt adds what is implied or leaves out what is known, so that a proof is one of the
+original system.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tilec.passes.prover.few_values import each_value, small_factor
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver, has_products
 from tilec.passes.prover.runs import Runs, run_facts
+from tilec.passes.prover.sorted_parts import sorted_parts
 from tilec.passes.prover.terms import Formula, Kind
 from tilec.passes.prover.unified import unified
 
@@ -38,7 +40,18 @@ class SecondAttempts:
     def proof(self, violation: list[Formula], refusal: Refusal) -> Discharge | None:
         """A proof that `violation` has no solution, which `refusal` did not find."""
         found = self._by_factors(violation, refusal)
-        return found if isinstance(found, Discharge) else self._with_runs(violation, refusal)
+        if isinstance(found, Discharge):
+            return found
+        return self._with_runs(violation, refusal) or self._with_parts(violation)
+
+    def _with_parts(self, violation: list[Formula]) -> Discharge | None:
+        """A proof that also uses from which parts of an axis sorts take elements."""
+        parts = sorted_parts(self.index, violation, lambda formulas: self.climb(formulas, ()))
+        if not parts:
+            return None
+        formulas = [*violation, *(fact.formula for fact in parts if not fact.text)]
+        found = self.climb(formulas, [fact for fact in parts if fact.text])
+        return found if isinstance(found, Discharge) else None
 
     def _with_runs(self, violation: list[Formula], refusal: Refusal) -> Discharge | None:
         """A proof that also uses what runs over intervals know of untranslated values."""

@@ -43,11 +43,17 @@ def _in_order(left: Atom, right: Atom, left_key: Poly, descending: bool, right_k
     return terms.disjunction((*differs, rising, falling))
 
 
+def sort_of(index: IndexTerms, atom: Atom) -> Sort:
+    """The sort that takes an element from a position."""
+    op = next(op for op, position in index.structure.position.items() if atom.label == f"{terms.ORDER}{position}")
+    assert isinstance(op, Sort)
+    return op
+
+
 def _key(index: IndexTerms, atom: Atom) -> tuple[Poly, bool] | None:
     """The key that a sort takes from a position, and whether it sorts downwards; None if the key depends on unknowns that may
     differ between executions."""
-    op = next(op for op, position in index.structure.position.items() if atom.label == f"{terms.ORDER}{position}")
-    assert isinstance(op, Sort)
+    op = sort_of(index, atom)
     if not op.operands[0].tile.dtype.is_integer:
         return None
     points = [index.block(axis) for axis in range(len(index.grid))]

@@ -65,7 +65,7 @@ class Filling:
         low, high = max(first for first, _ in ends), min(last for _, last in ends)
         if any(fact.flags for fact in facts):
             if parameter.name not in self._tables:
-                self._tables[parameter.name] = self._related(facts, ranges, low, high, prod(dims))
+                self._tables[parameter.name] = self._related(facts, ranges, low, high, dims)
             table = self._tables[parameter.name]
             return table[flat] if table else None
         numbers = (low, min(low + 1, high), high, (low + high) // 2)
@@ -93,13 +93,17 @@ class Filling:
         several = (numbers[:2], numbers, (*numbers, *inside), inside or numbers)[self.choice % 4]
         return several[((mixed ^ mixed >> 13) * 2246822519 >> 16) % len(several)]
 
-    def _related(self, facts: list[ValueFact], ranges: list[tuple[int, int]], low: int, high: int, count: int) -> list[int]:
+    def _related(
+        self, facts: list[ValueFact], ranges: list[tuple[int, int]], low: int, high: int, dims: tuple[int, ...]
+    ) -> list[int]:
         """Numbers for all elements of a tensor; none if none are known that agree with what is declared: numbers that rise or
-        fall by 1, or one number up to some element, and another from there."""
+        fall by 1, in all or in each row, or one number up to some element, and another from there."""
+        count, row = prod(dims), dims[-1]
         if count > CHECKED:
             return []
         line = range(count)
-        tables = [[low + at for at in line], [high - count + 1 + at for at in line], [high - at for at in line]]
+        tables = [[low + at % row for at in line], [high - at % row for at in line]] if row < count else []
+        tables += [[low + at for at in line], [high - count + 1 + at for at in line], [high - at for at in line]]
         tables += [[low + (at + 1) % count for at in line], [low + at if at < count - 1 else high for at in line]]
         tables += [[low if at < first else high for at in line] for first in (count, 0, 1, count - 1, count // 2)]
         fitting = [
@@ -107,15 +111,17 @@ class Filling:
             for numbers in tables
             if low <= min(numbers)
             and max(numbers) <= high
-            and all(_holds(fact, range_, numbers) for fact, range_ in zip(facts, ranges, strict=True))
+            and all(_holds(fact, range_, numbers, row) for fact, range_ in zip(facts, ranges, strict=True))
         ]
         return fitting[self.choice % len(fitting)] if fitting else []
 
 
-def _holds(fact: ValueFact, range_: tuple[int, int], numbers: list[int]) -> bool:
+def _holds(fact: ValueFact, range_: tuple[int, int], numbers: list[int], row: int) -> bool:
     if fact.ends and (numbers[0], numbers[-1]) != range_:
         return False
     if fact.sorted and any(after < before for before, after in pairwise(numbers)):
+        return False
+    if fact.distinct_in_rows and any(len(set(numbers[at : at + row])) < row for at in range(0, len(numbers), row)):
         return False
     return not fact.distinct or len(set(numbers)) == len(numbers)
 

@@ -30,17 +30,19 @@ SIZES: Final = 8
 
 def unwritten_element(findings: Findings, tensor: str, example: Assignment | None) -> Counterexample | None:
     """A launch that leaves an element of a tensor unwritten; None if none is found. Sizes of `example` are tried first. What an
-    `InOut` tensor held breaks a promise of order or distinctness only next to another element."""
+    `InOut` tensor held breaks a promise of order or distinctness only next to another element, which may have to be of the same
+    row."""
     function, budget = findings.index.function, STEPS
-    related = any(promise.tensor == tensor and promise.flags for promise in function.promises)
+    related = {flag for promise in function.promises if promise.tensor == tensor for flag in promise.flags}
     fewest = 2 if related and function.parameter(tensor).access is Access.INOUT else 1
+    fewest_in_row = fewest if related == {"distinct_in_rows"} else 1
     deciding = deciding_tensors(function)
     for admitted in _sizes(findings, example):
         sizes = {
             name: admitted[atom] for name in findings.index.symbols if (atom := findings.index.symbol(name).atom) in admitted
         }
         for filling in fillings(function, sizes):
-            launch = Launch(function, sizes, filling, tensor, budget // 4, fewest)
+            launch = Launch(function, sizes, filling, tensor, budget // 4, fewest, fewest_in_row)
             element = launch.unwritten()
             budget -= budget // 4 - launch.budget + 1
             read = {name: elements for name, elements in launch.read.items() if name in deciding}

@@ -28,6 +28,8 @@ _TRIALS: Final = 5000
 _ENOUGH: Final = 300
 _MOST_ELEMENTS: Final = 1 << 18
 _LEAST_TILE: Final = 16
+_MOST_NUMBERS: Final = 1 << 16
+"""Of those that the elements of a row are distinct ones of, unless a row has more."""
 
 
 LARGEST: Final = 1 << 64
@@ -183,8 +185,9 @@ def _is_allowed(contract: Contract, env: dict[str, int]) -> bool:
         return False
     for check in contract.value_checks:
         room = check.high.evaluate(env) - check.low.evaluate(env)
-        size = next(span_of(spec, env) for spec in contract.tensors if spec.name == check.tensor)
-        if room < (size if check.distinct else 1) or (check.ends and size == 1 and room != 1):
+        spec = next(spec for spec in contract.tensors if spec.name == check.tensor)
+        size, row = span_of(spec, env), spec.dims[-1].evaluate(env) if check.distinct_in_rows else 1
+        if room < (size if check.distinct else row) or (check.ends and size == 1 and room != 1):
             return False
     extents = [dim.evaluate(env) for spec in contract.tensors for dim in spec.dims]
     return all(1 <= extent <= MAX_DIM for extent in (*extents, *(axis.evaluate(env) for axis in contract.grid)))
@@ -228,7 +231,7 @@ def random_tensors(contract: Contract, values: Mapping[str, float], seed: int) -
     checks = {check.tensor: check for check in contract.value_checks}
     found: dict[str, NDArray[Any]] = {}
     for spec in contract.tensors:
-        found[spec.name] = random_values(random, spec, span_of(spec, env), Stored.of(checks.get(spec.name), env))
+        found[spec.name] = random_values(random, spec, span_of(spec, env), Stored.of(checks.get(spec.name), spec, env))
     return found
 
 
@@ -252,18 +255,26 @@ class Stored:
     distinct: bool = False
     sorted: bool = False
     ends: bool = False
+    row: int = 0
+    """Extent of the last axis, if the elements along it are distinct."""
+    step: int = 1
+    """Stride of the last axis."""
 
     @classmethod
-    def of(cls, check: ValueCheck | None, env: Mapping[str, int]) -> Stored:
-        """Evaluate a value check at the values of a launch."""
+    def of(cls, check: ValueCheck | None, spec: TensorSpec, env: Mapping[str, int]) -> Stored:
+        """Evaluate a value check of a tensor at the values of a launch."""
         if check is None:
             return cls()
-        return cls(check.low.evaluate(env), check.high.evaluate(env), check.distinct, check.sorted, check.ends)
+        row = spec.dims[-1].evaluate(env) if check.distinct_in_rows else 0
+        step = spec.strides[-1].evaluate(env) if row > 1 and spec.strides is not None else 1
+        return cls(
+            check.low.evaluate(env), check.high.evaluate(env), check.distinct, check.sorted, check.ends, row, max(1, step)
+        )  # fmt: skip
 
     @property
     def is_unrepeatable(self) -> bool:
         """Whether a repetition of part of the values would violate the check."""
-        return self.distinct or self.sorted
+        return self.distinct or self.sorted or self.row > 1
 
 
 def random_values(random: np.random.Generator, spec: TensorSpec, count: int, stored: Stored) -> NDArray[Any]:
@@ -280,6 +291,12 @@ def random_values(random: np.random.Generator, spec: TensorSpec, count: int, sto
     return _integers(random, limited, count).astype(dtype.numpy)
 
 
+def repeated(numbers: NDArray[Any], row: int, count: int) -> NDArray[Any]:
+    """`count` of some distinct numbers, repeated: `row` of them next to each other differ, and two such rows may share some."""
+    period = numbers.size - (numbers.size > row and numbers.size % row == 0)
+    return np.resize(numbers[:period], count)
+
+
 def _integers(random: np.random.Generator, stored: Stored, count: int) -> NDArray[Any]:
     low, high = stored.low, stored.high
     dtype = np.uint64 if high > 1 << 63 else np.int64
@@ -289,6 +306,9 @@ def _integers(random: np.random.Generator, stored: Stored, count: int) -> NDArra
         return np.concatenate((np.array([low], dtype), middle, np.array([high - 1], dtype)))[:count]
     if stored.distinct:
         found = random.permutation(np.arange(low, high, dtype=dtype))[:count]
+    elif stored.row > 1:
+        numbers = random.permutation(np.arange(low, min(high, low + max(stored.row, _MOST_NUMBERS)), dtype=dtype))
+        found = np.repeat(repeated(numbers, stored.row, -(-count // stored.step)), stored.step)[:count]
     else:
         found = random.integers(low, high, count, dtype=dtype)
     return np.sort(found) if stored.sorted else found

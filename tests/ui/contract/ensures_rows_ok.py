@@ -1,0 +1,18 @@
+"""Each key has the place of its expert in its low bits, so that a token chooses two experts; others may choose the same."""
+
+import tilec
+from tilec import Dim, In, Out, arange, bid, ensures, grid, i32, load, sort, store, values
+
+
+class T(Dim):
+    """tokens"""
+
+
+@tilec.kernel
+def ensures_rows_ok(scores: In[i32, T, 8], chosen: Out[i32, T, 2]):
+    grid(T)
+    values(scores, 0, 1000)
+    ensures(chosen, 0, 8, distinct_in_rows=True)
+    number = arange(8)[None, :]
+    keys = sort(load(scores, (bid(0), 0), shape=(1, 8)) * 8 + number, 1, descending=True)
+    store(chosen, (bid(0), 0), keys % 8, mask=True)
