@@ -116,7 +116,10 @@ def _find_bundle(
 
     formats = {WEIGHT_FORMAT: weight_format, CACHE_FORMAT: cache_format}
     numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | formats | {GPUS: gpus}
-    deciding = [*family_of(config.model_type).deciding(config), *(name for name, form in formats.items() if form != SIXTEEN_BIT)]
+    deciding = [
+        *family_of(config.model_type).deciding(config),
+        *(name for name, form in formats.items() if form != SIXTEEN_BIT),
+    ]
     deciding += [GPUS] if gpus > 1 else []
     try:
         return find_bundle(numbers, architecture, trust, digest=digest, deciding=deciding)

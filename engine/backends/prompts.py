@@ -5,8 +5,9 @@ Why a prompt of a new length needs few checks, for lengths of one form (`Step.pr
 1. Activations are at the offsets planned for the largest chunk, in every output mode. A shorter chunk has the same operations
    in the same order and buffers that are no larger, so buffers that did not overlap still do not.
 2. All layers have the same statements at the same values (`tilec.step`), so a step of `ALL_KINDS` layers has every kind of
-   operation; where a text has several kinds of layers, a step of all does (`Step.few_layers`). The whole step is verified once at the largest chunk. Another length has the same operations on the same buffers
-   (`tilec.step.form`); if its views also cover their buffers whole, only the extents of each kind remain to be checked.
+   operation; where a text has several kinds of layers, a step of all does (`Step.few_layers`). The whole step is verified once
+   at the largest chunk. Another length has the same operations on the same buffers (`tilec.step.form`); if its views also
+   cover their buffers whole, only the extents of each kind remain to be checked.
 3. Launches that differ only in the layer are a `Series`: checked one by one at the largest chunk, at once for other extents.
 4. The checks of a kind depend on its extents, scalars, constants and the facts about its buffers (`_CheckInputs`). If these
    occurred with an earlier length, nothing remains to be checked.

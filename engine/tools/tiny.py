@@ -1,10 +1,10 @@
 """`python -m engine.tiny FOLDER`: writes a tiny model of random weights, with all files in Hugging Face's formats.
 
 It is for trying the engine without a GPU or a model: `python -m engine --backend interpreter` generates text with it in
-seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a multiple
-of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one token. In a
-mixture of experts it processes four, so that two ranks can share it. Layers of a mixture may be dense. The vocabulary is a multiple of eight, as that of
-published models is: the tokens after the tokenizer's last one have no text.
+seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a
+multiple of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one
+token. In a mixture of experts it processes four, so that two ranks can share it. Layers of a mixture may be dense. The
+vocabulary is a multiple of eight, as that of published models is: the tokens after the tokenizer's last one have no text.
 """
 
 from __future__ import annotations
@@ -117,11 +117,11 @@ def write_tiny_model(
     """Write config.json, generation_config.json, tokenizer.json, chat_template.jinja and model.safetensors (bf16); returns the
     config.
 
-    `tied` makes the LM head the embedding table; `family` is one of `KINDS`. With a `hidden_size` that is a multiple
-    of 128 all linear layers have whole blocks of 128 x 128, as kernels for FP8 weights need. `layers`: how many there are,
-    None for two. `dense_layers`: those of a mixture of experts that have none. The same arguments give the same bytes.
-    UsageError for a folder that is not empty or cannot be created, a negative seed, a size that is no multiple of 64, and layers
-    that are not some of a mixture's.
+    `tied` makes the LM head the embedding table; `family` is one of `KINDS`. With a `hidden_size` that is a multiple of 128
+    all linear layers have whole blocks of 128 x 128, as kernels for FP8 weights need. `layers`: how many there are, None
+    for two. `dense_layers`: those of a mixture of experts that have none. The same arguments give the same bytes.
+    UsageError for a folder that is not empty or cannot be created, a negative seed, a size that is no multiple of 64, and
+    layers that are not some of a mixture's.
     """
     if hidden_size < 64 or hidden_size % 64 or hidden_size > MOST_HIDDEN:
         raise UsageError(f"the hidden size is {hidden_size}, and must be a multiple of 64 from 64 to {MOST_HIDDEN}")
@@ -160,7 +160,8 @@ def _layers(family: str, layers: int | None, dense: Set[int]) -> dict[str, objec
     if dense and "mlp_only_layers" not in keys:
         raise UsageError(f"all layers of `{family}` are dense", fix="name a mixture of experts, or no dense layers")
     if dense - {*range(count)} or len(dense) == count:
-        raise UsageError(f"dense layers are some of the layers 0 to {count - 1}, and not all", fix="name others, or more layers")
+        what = f"dense layers are some of the layers 0 to {count - 1}, and not all"
+        raise UsageError(what, fix="name others, or more layers")
     return {"num_hidden_layers": count} | ({"mlp_only_layers": sorted(dense)} if dense else {})
 
 
@@ -202,7 +203,10 @@ def _json(keys: dict[str, Any]) -> bytes:
     help="A multiple of 64; with multiples of 128, kernels for FP8 weights run what `engine.quantize` makes of the model.",
 )  # fmt: skip
 @click.option("--layers", type=int, help=f"Number of layers; {SIZES['num_hidden_layers']} without it.")
-@click.option("--dense-layer", "dense_layers", type=int, multiple=True, help="A layer of a mixture without experts; may be given again.")
+@click.option(
+    "--dense-layer", "dense_layers", type=int, multiple=True,
+    help="A layer of a mixture that has no experts; may be given several times.",
+)  # fmt: skip
 def command(
     folder: str, seed: int, tied: bool, family: str, hidden_size: int, layers: int | None, dense_layers: tuple[int, ...]
 ) -> None:

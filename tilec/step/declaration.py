@@ -207,12 +207,12 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements of
-    each mode. `variants`: what conditions may ask for, by name. `kinds`: what they may ask of a layer, and the number of the
-    model that lists the layers for which it is true (`tilec.step.layers`). `counts`: the number of items of each weight and buffer that
-    has one for each item of a loop. `formats`: other formats of its linear weights, by name, and the step for each
-    (`tilec.step.formats`). `caches`: other formats of its caches, likewise (`tilec.step.caches`). `shards` by weight, `sums` by
-    kernel: how several ranks share the step (`tilec.step.ranks`)."""
+    """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements
+    of each mode. `variants`: what conditions may ask for, by name. `kinds`: what they may ask of a layer, and the number
+    of the model that lists the layers for which it is true (`tilec.step.layers`). `counts`: the number of items of each
+    weight and buffer that has one for each item of a loop. `formats`: other formats of its linear weights, by name, and
+    the step for each (`tilec.step.formats`). `caches`: other formats of its caches, likewise (`tilec.step.caches`).
+    `shards` by weight, `sums` by kernel: how several ranks share the step (`tilec.step.ranks`)."""
 
     syntax: Any
     numbers: tuple[tuple[str, Expression], ...]

@@ -1,8 +1,8 @@
 """Expressions of a step's text: takes Python's syntax tree, returns a function of named values.
 
-Allowed are numbers, names, `previous.NAME`, extents of tensors (`out[0]`), strings, `+ - * // %`, comparisons, `and or not`, `a if b else c`,
-and `cdiv`, `min`, `max`, `rsqrt`: nothing that could run for long or have side effects. Integers are bounded, because the text
-is untrusted input.
+Allowed are numbers, names, `previous.NAME`, extents of tensors (`out[0]`), strings, `+ - * // %`, comparisons, `and or not`,
+`a if b else c`, and `cdiv`, `min`, `max`, `rsqrt`: nothing that could run for long or have side effects. Integers are bounded,
+because the text is untrusted input.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     weights = {"model.layers.*.mlp.down_proj.weight": only(dense, linear([hidden_size, intermediate_size])), ...}
 
 All layers have the same statements, and a kind is what differs: a name that is true in those layers that a number of the model
-lists, as text: `dense_layers = "0,3"`. A model without that number has no layer of the kind. In the loop a condition may ask for
-`dense` and for `previous.dense`, whether the layer before is of the kind; before the first there is none, so that is false.
-Outside of the loop `previous.dense` is that of the last layer, as all that is `previous` there. A weight that is `only` in some
-layers may be used by launches of no others.
+lists, as text: `dense_layers = "0,3"`. A model without that number has no layer of the kind. In the loop a condition may ask
+for `dense` and for `previous.dense`, whether the layer before is of the kind; before the first there is none, so that is
+false. Outside of the loop `previous.dense` is that of the last layer, as all that is `previous` there. A weight that is `only`
+in some layers may be used by launches of no others.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def listed_layers(name: str, values: Mapping[str, Any], layers: int) -> frozense
     """The layers that a number of the model lists, `""` or no number for none; StepError if it is not the numbers of layers in
     ascending order, with commas between them."""
     text = values.get(name, "")
-    found = [int(one) for one in text.split(",") if one.isdecimal()] if isinstance(text, str) and text else []
+    ones = text.split(",") if isinstance(text, str) and text else []
+    found = [int(one) for one in ones if one.isdecimal() and len(one) <= len(str(MAX_LAYERS))]
     if text != ",".join(map(str, found)) or found != sorted(set(found)) or (found and found[-1] >= layers):
         raise StepError(f'`{name}` is not text that lists some of {layers} layers, as "0,3"')
     return frozenset(found)

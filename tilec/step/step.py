@@ -132,8 +132,8 @@ class Step:
         return LayerKinds(self.declaration, self._values, count)
 
     def few_layers(self, count: int) -> int:
-        """The number of layers of a step that stands for one of all: `count` of them if there are more, such as `ALL_KINDS`, and
-        all if layers are of several kinds, because those that are left out would be of some."""
+        """The number of layers of a step that stands for one of all: at most `count`, such as `ALL_KINDS`. All layers if they
+        are of several kinds, so that none is left out."""
         return self.layers if self.layer_kinds().several else min(self.layers, count)
 
     def has(self, declared: Declared) -> bool:
@@ -216,7 +216,8 @@ class Step:
             if mode not in self.declaration.modes:
                 raise StepError(f"there is no `def {mode}()`")
             values = self.condition_values(mode, head, used)
-            ops = resolved_ops(self.declaration.modes[mode], dict(values), cache(lambda: self.layer_kinds(layers)), self.name_of)
+            kinds = cache(lambda: self.layer_kinds(layers))
+            ops = resolved_ops(self.declaration.modes[mode], dict(values), kinds, self.name_of)
             self._forms[key] = Form(mode, ops, values, self.name_of)
         return self._forms[key]
 
