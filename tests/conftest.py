@@ -233,7 +233,19 @@ MIXED_MODEL = """
 name = "mixed"
 family = "qwen3_moe"
 requested = true
-config = { hidden_size = 2048, intermediate_size = 6144, dense_layers = "0,3,4", num_attention_heads = 32, num_key_value_heads = 4, head_dim = 128, num_hidden_layers = 6, vocab_size = 2048, num_experts = 128, num_experts_per_tok = 8, moe_intermediate_size = 768, norm_topk_prob = true }
+[model.config]
+hidden_size = 2048
+intermediate_size = 6144
+dense_layers = "0,3,4"
+num_attention_heads = 32
+num_key_value_heads = 4
+head_dim = 128
+num_hidden_layers = 6
+vocab_size = 2048
+num_experts = 128
+num_experts_per_tok = 8
+moe_intermediate_size = 768
+norm_topk_prob = true
 """
 """Qwen3 30B-A3B with six layers, of which three are dense."""
 

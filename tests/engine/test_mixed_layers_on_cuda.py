@@ -13,7 +13,7 @@ import pytest
 from one_sequence import OneSequence
 from test_mixture_on_cuda import CONFIG as WITHOUT_DENSE
 from test_mixture_on_cuda import Counting, names, unread
-from test_prompts import recorded_calls
+from test_prompts import check_launches
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.decode_steps import graphs_of
@@ -90,19 +90,8 @@ def test_prompts_of_any_length(backend: tuple[OneSequence, Counting], tokens: in
 @pytest.mark.parametrize("output_mode", OUTPUT_MODES)
 def test_launches_equal_those_planned_one_by_one(backend: tuple[OneSequence, Counting], output_mode: Any) -> None:
     """A kind of operation is checked once for its layers; here are all of them, each planned alone."""
-    loaded, driver = backend
     for tokens, past in ((1, 0), (64, 100), (65, 7), (1000, 64), (1500, 3)):
-        prefill = next(candidate for candidate in loaded._prefills if tokens <= candidate.largest)
-        pointers = {name: pointer for name, (pointer, _) in loaded.prompt_allocations.items()}
-        pointers |= {name: loaded._arena[0] + offset for name, offset in prefill.memory.offsets.items()}
-        before = len(driver.launches)
-        prefill.prepared(tokens, past, output_mode).launch(7)
-        launched = recorded_calls(loaded, driver.launches[before:])
-        before = len(driver.launches)
-        graph = loaded.step.graph("prefill", output_mode, tokens=tokens, past=past)
-        for number, plan in enumerate(loaded.launches.plans(graph, pointers)):
-            plan.launch(7, overlap=number > 0)
-        assert launched == recorded_calls(loaded, driver.launches[before:])
+        check_launches(*backend, tokens, past, output_mode)
 
 
 def test_rows_over_pages(backend: tuple[OneSequence, Counting]) -> None:
