@@ -162,7 +162,8 @@ def _layers(family: str, layers: int | None, dense: Set[int]) -> dict[str, objec
     if dense - {*range(count)} or len(dense) == count:
         what = f"dense layers are some of the layers 0 to {count - 1}, and not all"
         raise UsageError(what, fix="name others, or more layers")
-    return {"num_hidden_layers": count} | ({"mlp_only_layers": sorted(dense)} if dense else {})
+    found: dict[str, object] = {"num_hidden_layers": count}
+    return found | {"mlp_only_layers": sorted(dense)} if dense else found
 
 
 def _tokenizer(special: Sequence[str]) -> Any:

@@ -223,7 +223,7 @@ class Step:
 
     def condition_values(self, mode: str, head: OutputMode, variants: Variants) -> dict[str, Any]:
         """All values of a step of a mode with an output mode and variants, except those that a layer and a length have."""
-        outside = self.layer_kinds().outside() if self.declaration.kinds else {}
+        outside: Flags = self.layer_kinds().outside() if self.declaration.kinds else {}
         return self.values(mode=mode, head=head, **{name: name in variants for name in self.declaration.variants}, **outside)
 
     def values(self, **given: Any) -> dict[str, Any]:

@@ -83,10 +83,12 @@ def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -
         "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers",
         "vocab_size", "rms_norm_eps", "tie_word_embeddings", "max_position_embeddings",
     )  # fmt: skip
+    dense = getattr(config, "dense_layers", "")
     described = getattr(transformers, f"{FAMILIES[config.model_type]}Config")(
         **{key: getattr(config, key) for key in (*keys, *(key for key in EXPERTS if hasattr(config, key)))},
         rope_parameters=rope_parameters(config),
         attn_implementation="sdpa",
+        **({"mlp_only_layers": [int(layer) for layer in dense.split(",")]} if dense else {}),
     )
     kind = getattr(torch, DTYPES[dtype].numpy)
     with torch.device("meta"):
