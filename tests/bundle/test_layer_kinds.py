@@ -219,6 +219,7 @@ def test_a_weight_that_a_layer_lacks_is_refused(old: str, new: str, message: str
         ('{"dense": dense_layers}', '{"mode": dense_layers}', "`mode` is given"),
         ('{"dense": dense_layers}', '{"first_layer": dense_layers}', "`first_layer` is given"),
         ('{"dense": dense_layers}', '{"a.b": dense_layers}', "is not the name of a list of layers"),
+        ("dense_layers}", "dense_layers, 'b': b, 'c': c, 'd': d, 'e': e}", "a step has more than 4 kinds of layers"),
         ("layer_kinds = ", "dense = 3\nlayer_kinds = ", "`dense` is given or a number of the step"),
         ("formats = ", "dense = 3\nformats = ", "`dense` is there twice"),
         ("shards = ", 'layer_kinds = {"other": others}\nshards = ', "`layer_kinds` are declared once, before"),

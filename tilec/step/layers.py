@@ -55,12 +55,11 @@ class LayerKinds:
 
     def different(self) -> Iterator[Flags]:
         """What conditions may ask in some layer, each once."""
-        seen: list[Flags] = []
+        seen: dict[tuple[bool, ...], Flags] = {}
         for layer in range(self.count):
             flags = self.flags(layer)
-            if flags not in seen:
-                seen.append(flags)
-                yield flags
+            seen.setdefault(tuple(flags.values()), flags)
+        yield from seen.values()
 
     def has(self, declared: Declared, layer: int) -> bool:
         """Whether a layer has a weight or buffer."""

@@ -43,6 +43,9 @@ MAX_TEXT: Final = 1 << 17
 MAX_FORMATS: Final = 8
 """Maximum number of formats of weights: the statements of a step are kept once for each."""
 
+MAX_KINDS: Final = 4
+"""Maximum number of kinds of layers: launches are looked for in each combination of those of a layer and the one before."""
+
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({FIRST, LAST})
@@ -136,6 +139,8 @@ class _Reader:
                     if self.weights or self.buffers or self.modes or self.kinds:
                         raise StepError("`layer_kinds` are declared once, before `weights`, `buffers` and modes", node)
                     self.kinds = {name: self.kind(name, value) for name, value in _items(table)}
+                    if len(self.kinds) > MAX_KINDS:
+                        raise StepError(f"a step has more than {MAX_KINDS} kinds of layers", node)
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=same)) if name in MODES and same in self.modes:
                     if name in self.modes:
                         raise StepError(f"`{name}` is there twice", node)
