@@ -18,12 +18,18 @@ from test_prompts import check_launches
 from engine.backends.cuda import CudaBackend
 from engine.backends.decode_steps import graphs_of
 from engine.backends.device_buffers import cache_bytes
+from engine.backends.device_pages import lasting_bytes, steps_bytes
 from engine.backends.load import _check_model, load_on_gpu
+from engine.backends.paged_steps import chunk_graphs, serve_graphs
+from engine.backends.prompts import union
 from engine.backends.upload import STAGING_BYTES, THREADS
 from engine.batch import Batch
 from engine.errors import BundleRefused
+from engine.graph.plan import plan_memory
 from engine.models.qwen3_moe.config import Qwen3MoeConfig
+from engine.models.steps import model_step
 from engine.paged_batch import PagedBatch
+from tilec.qualify.model import model_shapes
 from tilec.runtime import Device, open_bundle
 from tilec.step.step import OUTPUT_MODES
 
@@ -108,6 +114,25 @@ def test_rows_over_pages(backend: tuple[OneSequence, Counting]) -> None:
     assert [chunk.count(kernel) for kernel in kernels] == [DENSE, SPARSE - 1, 1, DENSE + SPARSE]
     kernels = ("matmul_silu_mul_few", "experts_matmul_few", "experts_combine", "paged_decode_attention", "add_rms_norm_splits")
     assert [step.count(kernel) for kernel in kernels] == [DENSE, SPARSE, SPARSE, DENSE + SPARSE, 2 * DENSE + SPARSE]
+
+
+def test_a_pool_of_what_is_left_fits(mixed_bundle: Path) -> None:
+    """Bytes are planned for all layers: each kind has its own, and an arena does not grow by as much with each layer."""
+    with open_bundle(mixed_bundle) as bundle:
+        step = model_step(CONFIG, 8448, declaration=bundle.declaration, measured=bundle.tuning.numbers).with_pages(1)
+    for bucket, tokens in ((16, 2048), (256, 8192)):
+        graphs = list(serve_graphs(step, bucket).values())
+        chunk = union(chunk_graphs(step, tokens).values())
+        arena = max(plan_memory(graph).size for graph in (*graphs, chunk))
+        assert steps_bytes(step, bucket, tokens) == arena + lasting_bytes(graphs) + lasting_bytes([chunk])
+
+
+def test_qualification_launches_every_kernel(mixed_bundle: Path) -> None:
+    problems: list[str] = []
+    with open_bundle(mixed_bundle) as bundle:
+        found = model_shapes(bundle, problems)
+        assert {kernel.name for kernel in bundle.kernels} == {*found}
+    assert not problems
 
 
 def test_batches(backend: tuple[OneSequence, Counting]) -> None:
