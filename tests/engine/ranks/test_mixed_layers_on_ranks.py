@@ -29,6 +29,7 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.verify import verify
+from engine.models.qwen3_moe import UNMEASURED
 from engine.paged_batch import PagedBatch
 from engine.ranks.interpreter import InterpreterRanks
 from engine.ranks.shards import shards_of, verify_shards
@@ -46,6 +47,11 @@ SHARED: Any = {
     "num_key_value_heads": 4, "head_dim": 64, "moe_intermediate_size": 256, "num_experts_per_tok": 8,
 }  # fmt: skip
 """Each of two ranks has whole blocks of every weight. A token has all experts, so that none is chosen by what rounding left."""
+
+
+OF_EIGHT_BITS = 0.12
+"""In place of `TOLERANCE` where activations have eight bits: twice the greatest that was measured. Logits of one rank and of
+two are 0.10 from float64 then."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +93,8 @@ def test_formats(folder: Path, tmp_path: Path, form: str) -> None:
     backends = one_rank(tmp_path / "model", weight_format=form), two_ranks(tmp_path / "model", weight_format=form)
     for tokens in (5, 17):
         expected, found = (prompt_logits(backend, IDS[:tokens]) for backend in backends)
-        assert distance(found, expected) < 2 * TOLERANCE
+        quantised = form == "w8a8" and tokens > UNMEASURED["w8a8_tokens"]
+        assert distance(found, expected) < (OF_EIGHT_BITS if quantised else 2 * TOLERANCE)
     expected, found = (decode_logits(backend, IDS[:3], IDS[3:5]) for backend in backends)
     assert max(map(distance, found, expected)) < 2 * TOLERANCE
     for backend in backends:
