@@ -23,11 +23,11 @@ from tilec.step.reader import Declaration, decode_declaration, read_declaration
 @dataclass(frozen=True, slots=True)
 class Family:
     """`package`: the folder, with the step `MODEL_TYPE.step`. `model_type`: as in config.json, and as `family` in build.toml.
-    `models`: the models in words. `config` reads the keys of config.json, or raises ModelError. `frequencies`: those of rotary
-    position embeddings, (head_dim / 2,). `sizes`: attributes of the config that decide which kernels, and so which bundle, a
-    model needs; `numbers`: those that the step reads; `kinds`: both, of a model that has the first of them, which lists layers
-    of another kind; `unmeasured`: values for the measured numbers that it reads, if no bundle
-    has them. `refused`: related model types, and why they are not supported."""
+    `models`: the models in words. `config` reads the keys of config.json, or raises ModelError. `frequencies`: those of
+    rotary position embeddings, (head_dim / 2,). `sizes`: attributes of the config that decide which kernels, and so which
+    bundle, a model needs; `numbers`: those that the step reads; `kinds`: both, of a model that has the first of them,
+    which lists layers of another kind; `unmeasured`: values for the measured numbers that it reads, if no bundle has them.
+    `refused`: related model types, and why they are not supported."""
 
     package: str
     model_type: str

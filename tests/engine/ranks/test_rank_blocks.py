@@ -64,7 +64,7 @@ def test_tensors_are_those_that_the_engine_dequantises(family: str, form: str, t
             expected = expected * of_blocks
         elif f"{name}_scales" in weights.tensor_names:
             words = weights.tensor(name)
-            fields = np.stack([words >> np.uint32(4 * place) & np.uint32(15) for place in range(8)], axis=-1)
+            fields = np.stack([words >> np.uint32(4 * number) & np.uint32(15) for number in range(8)], axis=-1)
             zeros, scales = (
                 np.repeat(weights.tensor(f"{name}{end}").astype(np.float32).T, 128, axis=1) for end in ("_zeros", "_scales")
             )
