@@ -3,6 +3,7 @@ kernels of both, prompts of any length, rows over pages, and which models a bund
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.decode_steps import graphs_of
 from engine.backends.device_buffers import cache_bytes
 from engine.backends.device_pages import lasting_bytes, steps_bytes
-from engine.backends.load import _check_model, load_on_gpu
+from engine.backends.load import _check_model, _find_bundle, load_on_gpu
 from engine.backends.paged_steps import chunk_graphs, serve_graphs
 from engine.backends.prompts import union
 from engine.backends.upload import STAGING_BYTES, THREADS
@@ -31,6 +32,8 @@ from engine.models.steps import model_step
 from engine.paged_batch import PagedBatch
 from tilec.qualify.model import model_shapes
 from tilec.runtime import Device, open_bundle
+from tilec.ship.finder import own_bundles_folder
+from tilec.step.formats import SIXTEEN_BIT
 from tilec.step.step import OUTPUT_MODES
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
@@ -159,6 +162,21 @@ def test_a_bundle_states_which_layers_are_dense(mixed_bundle: Path, changes: dic
         _check_model(signed, CONFIG)
         with pytest.raises(BundleRefused, match=f"is signed for a model whose `{next(iter(changes))}` is"):
             _check_model(signed, config)
+
+
+def test_each_model_finds_its_own_bundle(mixed_bundle: Path, shipped_mixture_bundle: Path) -> None:
+    """Bundles for models with experts in all layers state nothing about dense layers, and are still found for these alone."""
+    folder = own_bundles_folder()
+    for path in (mixed_bundle, shipped_mixture_bundle):
+        shutil.copy(path, folder)
+    published = replace(WITHOUT_DENSE, num_hidden_layers=48, vocab_size=151936)
+    for config, name in ((CONFIG, "mixed"), (published, "qwen3-30b-a3b")):
+        with _find_bundle(config, SIXTEEN_BIT, "sm_90a", None, None) as bundle:
+            assert bundle.model == name
+    others: list[Any] = [{"dense_layers": ""}, {"dense_layers": "0,3"}, {"intermediate_size": 4096}]
+    for config in (*(replace(CONFIG, **changes) for changes in others), replace(published, dense_layers="0")):
+        with pytest.raises(BundleRefused, match="no bundle for this model"):
+            _find_bundle(config, SIXTEEN_BIT, "sm_90a", None, None)
 
 
 class Signed:
