@@ -228,6 +228,28 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
+MIXED_MODEL = """
+[[model]]
+name = "mixed"
+family = "qwen3_moe"
+requested = true
+[model.config]
+hidden_size = 2048
+intermediate_size = 6144
+dense_layers = "0,3,4"
+num_attention_heads = 32
+num_key_value_heads = 4
+head_dim = 128
+num_hidden_layers = 6
+vocab_size = 2048
+num_experts = 128
+num_experts_per_tok = 8
+moe_intermediate_size = 768
+norm_topk_prob = true
+"""
+"""Qwen3 30B-A3B with six layers, of which three are dense."""
+
+
 @pytest.fixture(scope="session")
 def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
     """The bundle of the smallest model for one architecture, packed in a process from this checkout. The model is one of both
@@ -267,6 +289,19 @@ def shipped_mixture_bundle(made_once: Callable[[str, Make], Path], shipped_store
 
 
 @pytest.fixture(scope="session")
+def mixed_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The bundle of a mixture that no build has: dense layers are among those of experts, so it needs the kernels of both."""
+
+    def project(folder: Path) -> None:
+        build = (Path(_ROOT) / "build.toml").read_text(encoding="utf-8")
+        (folder / "build.toml").write_text(f"{build}\n{MIXED_MODEL}", encoding="utf-8")
+        for name in ("kernels_src", "engine"):  # of the build and of the families
+            (folder / name).symlink_to(Path(_ROOT) / name)
+
+    return _packed(made_once, shipped_store, "16bit", model="mixed", project=made_once("mixed-project", project))
+
+
+@pytest.fixture(scope="session")
 def shipped_ranks_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
     """The bundle of the smallest model that two GPUs share."""
     return _packed(made_once, shipped_store, "16bit", gpus=2)
@@ -280,10 +315,10 @@ def shipped_shared_mixture_bundle(made_once: Callable[[str, Make], Path], shippe
 
 def _packed(
     made_once: Callable[[str, Make], Path], shipped_store: Path, weight_format: str, cache_format: str = "16bit",
-    model: str = "qwen3-0.6b", gpus: int = 1,
+    model: str = "qwen3-0.6b", gpus: int = 1, project: Path | str = _ROOT,
 ) -> Path:  # fmt: skip
     def pack(folder: Path) -> None:
-        command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", _ROOT, "--model", model]
+        command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", str(project), "--model", model]
         environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
         options = ["--weights", weight_format, "--cache", cache_format, "--arch", "sm_90", "-o", str(folder)]
         options += ["--gpus", str(gpus)]

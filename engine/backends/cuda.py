@@ -145,7 +145,7 @@ class CudaBackend(Backend):
             self._upload = None
 
     def _add_rope_table(self) -> None:
-        few = self.step.graph("decode", "argmax", tokens=1, layers=min(self.step.layers, ALL_KINDS))
+        few = self.step.graph("decode", "argmax", tokens=1, layers=self.step.few_layers(ALL_KINDS))
         slots = few.buffers["rope_table"].shape[0]
         self.memory.add_array("rope_table", family_of(self.config.model_type).rope_table(self.config, slots))
 

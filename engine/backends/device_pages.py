@@ -170,7 +170,7 @@ def verify_rows(backend: LoadedModel, step: Step, bucket: int) -> None:
     def constants(op: Op) -> Mapping[str, Constant]:
         return backend.launches.bundled_kernel(op).manifest.constants
 
-    layers = min(step.layers, ALL_KINDS)
+    layers = step.few_layers(ALL_KINDS)
     lengths = sorted({1, *(one.first for one in choices(only_mode(step, CHUNK), backend.bundle.tuning))})
     for output_mode in DECODE_MODES:
         buckets = [one for one in backend.buckets if one <= bucket]
@@ -185,7 +185,7 @@ def pages_that_fit(backend: LoadedModel, bucket: int) -> int:
     needed = steps_bytes(step, bucket, min(backend.chunk_tokens, backend.max_seq_len))
     free, _ = backend.driver.memory()
     values = step.values()
-    layers = min(step.layers, ALL_KINDS)
+    layers = step.few_layers(ALL_KINDS)
     page_bytes = pool_bytes(step.graph(SERVE, "argmax", tokens=bucket, layers=layers)) // layers * step.layers
     pages = min((free - RESERVE_BYTES - needed) // page_bytes, MOST_SLOTS // values["page_tokens"])
     if pages <= -(-bucket // values["page_tokens"]):
@@ -196,7 +196,7 @@ def pages_that_fit(backend: LoadedModel, bucket: int) -> int:
 
 def steps_bytes(step: Step, bucket: int, chunk_tokens: int) -> int:
     """Bytes of the arena and of the lasting buffers but pools, of steps of `bucket` rows and of chunks. An arena grows by as
-    much with each inner layer, so that it is planned for a few."""
+    much with each inner layer, so that it is planned for a few; for all, if they are of several kinds."""
 
     def planned(layers: int) -> tuple[int, int]:
         graphs = [step.graph(SERVE, output_mode, tokens=bucket, layers=layers) for output_mode in DECODE_MODES]
@@ -204,9 +204,10 @@ def steps_bytes(step: Step, bucket: int, chunk_tokens: int) -> int:
         arena = max(plan_memory(graph).size for graph in (*graphs, chunk))
         return arena, lasting_bytes(graphs) + lasting_bytes([chunk])
 
-    arena, lasting = planned(min(step.layers, ALL_KINDS))
-    if step.layers > ALL_KINDS:
-        arena += (step.layers - ALL_KINDS) * (planned(ALL_PAIRS)[0] - arena)
+    few = step.few_layers(ALL_KINDS)
+    arena, lasting = planned(few)
+    if step.layers > few:
+        arena += (step.layers - few) * (planned(ALL_PAIRS)[0] - arena)
     return arena + lasting
 
 

@@ -116,7 +116,10 @@ def _find_bundle(
 
     formats = {WEIGHT_FORMAT: weight_format, CACHE_FORMAT: cache_format}
     numbers = {name: getattr(config, name) for name in config.__dataclass_fields__} | formats | {GPUS: gpus}
-    deciding = [*family_of(config.model_type).sizes, *(name for name, form in formats.items() if form != SIXTEEN_BIT)]
+    deciding = [
+        *family_of(config.model_type).deciding(config),
+        *(name for name, form in formats.items() if form != SIXTEEN_BIT),
+    ]
     deciding += [GPUS] if gpus > 1 else []
     try:
         return find_bundle(numbers, architecture, trust, digest=digest, deciding=deciding)
@@ -137,7 +140,9 @@ def _check_model(bundle: Bundle, config: Any) -> None:
     if not bundle.has_step:
         what = "is a bundle of kernels without a step, so there is no model in it to run"
         raise BundleRefused(what, where=bundle.path, fix="pack this model's with `tilec bundle pack --model NAME`")
-    for name in family_of(config.model_type).sizes if bundle.signed is not None else ():
+    family = family_of(config.model_type)
+    stated = (name for name in family.kinds if name in bundle.config)  # also for a model that has no such layers
+    for name in dict.fromkeys((*family.deciding(config), *stated)) if bundle.signed is not None else ():
         signed, its = bundle.config.get(name), getattr(config, name)
         if type(signed) is not type(its) or signed != its:
             what = (

@@ -89,7 +89,7 @@ class PagedSteps:
 
     def __init__(self, step: Step, device: PagedDevice) -> None:
         self.step, self._device, self.bucket, self.closed = step, device, device.bucket, False
-        few = min(step.layers, ALL_KINDS)  # no role that is asked for is a layer's own
+        few = step.few_layers(ALL_KINDS)  # no role that is asked for is a layer's own
         graphs = [*serve_graphs(step, self.bucket, few).values(), *chunk_graphs(step, 1, few).values()]
         self._named = {  # a chunk's roles that a step that serves has too are under the chunk's own names
             (graph.name, graph.role(buffer.name)): buffer

@@ -5,8 +5,9 @@ Why a prompt of a new length needs few checks, for lengths of one form (`Step.pr
 1. Activations are at the offsets planned for the largest chunk, in every output mode. A shorter chunk has the same operations
    in the same order and buffers that are no larger, so buffers that did not overlap still do not.
 2. All layers have the same statements at the same values (`tilec.step`), so a step of `ALL_KINDS` layers has every kind of
-   operation. The whole step is verified once at the largest chunk. Another length has the same operations on the same buffers
-   (`tilec.step.form`); if its views also cover their buffers whole, only the extents of each kind remain to be checked.
+   operation; where a text has several kinds of layers, a step of all does (`Step.few_layers`). The whole step is verified once
+   at the largest chunk. Another length has the same operations on the same buffers (`tilec.step.form`); if its views also
+   cover their buffers whole, only the extents of each kind remain to be checked.
 3. Launches that differ only in the layer are a `Series`: checked one by one at the largest chunk, at once for other extents.
 4. The checks of a kind depend on its extents, scalars, constants and the facts about its buffers (`_CheckInputs`). If these
    occurred with an earlier length, nothing remains to be checked.
@@ -271,7 +272,7 @@ class PrefillSteps:
         return Prepared(tuple([(entry.series, entry.numbers) for entry in checked_kinds.values()]), tuple(order), inputs)
 
     def _form(self, output_mode: OutputMode, layers: int) -> Form:
-        return self._step.form(self._mode, output_mode, tokens=self.largest, layers=min(self._step.layers, layers))
+        return self._step.form(self._mode, output_mode, tokens=self.largest, layers=self._step.few_layers(layers))
 
     def _verify(self, reduced: StepGraph, output_mode: OutputMode, whole: bool) -> None:
         """GraphError unless the whole step of this length is valid and needs no more memory than the largest chunk. `whole`:

@@ -23,10 +23,11 @@ from tilec.step.reader import Declaration, decode_declaration, read_declaration
 @dataclass(frozen=True, slots=True)
 class Family:
     """`package`: the folder, with the step `MODEL_TYPE.step`. `model_type`: as in config.json, and as `family` in build.toml.
-    `models`: the models in words. `config` reads the keys of config.json, or raises ModelError. `frequencies`: those of rotary
-    position embeddings, (head_dim / 2,). `sizes`: attributes of the config that decide which kernels, and so which bundle, a
-    model needs; `numbers`: those that the step reads; `unmeasured`: values for the measured numbers that it reads, if no bundle
-    has them. `refused`: related model types, and why they are not supported."""
+    `models`: the models in words. `config` reads the keys of config.json, or raises ModelError. `frequencies`: those of
+    rotary position embeddings, (head_dim / 2,). `sizes`: attributes of the config that decide which kernels, and so which
+    bundle, a model needs; `numbers`: those that the step reads; `kinds`: both, of a model that has the first of them,
+    which lists layers of another kind; `unmeasured`: values for the measured numbers that it reads, if no bundle has them.
+    `refused`: related model types, and why they are not supported."""
 
     package: str
     model_type: str
@@ -38,6 +39,18 @@ class Family:
     numbers: tuple[str, ...]
     unmeasured: Mapping[str, int]
     refused: Mapping[str, str]
+    kinds: tuple[str, ...] = ()
+
+    def deciding(self, config: object) -> tuple[str, ...]:
+        """The attributes of a config that decide which bundle it needs, and that this states."""
+        return (*self.sizes, *self._kinds(config))
+
+    def numbers_of(self, config: object) -> dict[str, Any]:
+        """The attributes of a config that the step reads."""
+        return {name: getattr(config, name) for name in (*self.numbers, *self._kinds(config))}
+
+    def _kinds(self, config: object) -> tuple[str, ...]:
+        return self.kinds if self.kinds and getattr(config, self.kinds[0], "") else ()
 
     def declaration(self) -> Declaration:
         """The step that is part of the engine; the build reads it too."""

@@ -32,7 +32,7 @@ def model_step(
     """The step of a model with a cache of `max_seq_len` tokens, and its linear weights and its caches in a format each.
     StepError if the declaration needs what the model lacks, or lacks a format. UsageError as of `check_cache_format`."""
     family = family_of(config.model_type)
-    numbers = {name: getattr(config, name) for name in family.numbers}
+    numbers = family.numbers_of(config)
     check_cache_format(numbers, cache_format)
     numbers |= dict(family.unmeasured if measured is None else measured)
     return Step(

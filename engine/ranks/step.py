@@ -45,7 +45,7 @@ def rank_step(
 ) -> RankStep:  # fmt: skip
     """The step of a rank of a model, as `engine.models.steps.model_step`."""
     family = family_of(config.model_type)
-    numbers = {name: getattr(config, name) for name in family.numbers}
+    numbers = family.numbers_of(config)
     check_cache_format(numbers, cache_format)
     numbers |= dict(family.unmeasured if measured is None else measured)
     return RankStep(

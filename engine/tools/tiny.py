@@ -1,10 +1,10 @@
 """`python -m engine.tiny FOLDER`: writes a tiny model of random weights, with all files in Hugging Face's formats.
 
 It is for trying the engine without a GPU or a model: `python -m engine --backend interpreter` generates text with it in
-seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a multiple
-of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one token. In a
-mixture of experts it processes four, so that two ranks can share it. The vocabulary is a multiple of eight, as that of
-published models is: the tokens after the tokenizer's last one have no text.
+seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a
+multiple of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one
+token. In a mixture of experts it processes four, so that two ranks can share it. Layers of a mixture may be dense. The
+vocabulary is a multiple of eight, as that of published models is: the tokens after the tokenizer's last one have no text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -103,20 +103,25 @@ KINDS: Final = {
 MOST_HIDDEN: Final = 1024
 """Largest hidden size: with more, the model is not tiny."""
 
+MOST_LAYERS: Final = 16
+"""Most layers, for the same reason."""
+
 SPREAD: Final = 8
 """Standard deviation of weights relative to `dummy_weights`, so that the next token depends on more than the last one."""
 
 
 def write_tiny_model(
     folder: str | PathLike[str], *, seed: int = 0, tied: bool = False, family: str = "qwen3",
-    hidden_size: int = SIZES["hidden_size"],
+    hidden_size: int = SIZES["hidden_size"], layers: int | None = None, dense_layers: Sequence[int] = (),
 ) -> ModelConfig:  # fmt: skip
     """Write config.json, generation_config.json, tokenizer.json, chat_template.jinja and model.safetensors (bf16); returns the
     config.
 
-    `tied` makes the LM head the embedding table; `family` is one of `KINDS`. With a `hidden_size` that is a multiple
-    of 128 all linear layers have whole blocks of 128 x 128, as kernels for FP8 weights need. The same arguments give the same
-    bytes. UsageError for a folder that is not empty or cannot be created, a negative seed, or a size that is no multiple of 64.
+    `tied` makes the LM head the embedding table; `family` is one of `KINDS`. With a `hidden_size` that is a multiple of 128
+    all linear layers have whole blocks of 128 x 128, as kernels for FP8 weights need. `layers`: how many there are, None
+    for two. `dense_layers`: those of a mixture of experts that have none. The same arguments give the same bytes.
+    UsageError for a folder that is not empty or cannot be created, a negative seed, a size that is no multiple of 64, and
+    layers that are not some of a mixture's.
     """
     if hidden_size < 64 or hidden_size % 64 or hidden_size > MOST_HIDDEN:
         raise UsageError(f"the hidden size is {hidden_size}, and must be a multiple of 64 from 64 to {MOST_HIDDEN}")
@@ -124,8 +129,8 @@ def write_tiny_model(
     tokenizer = _tokenizer(kind.special)
     stop_token = tokenizer.token_to_id(kind.special[-1])
     keys: dict[str, object] = {
-        **SIZES, **kind.keys, "hidden_size": hidden_size, "model_type": family, "hidden_act": "silu", "attention_bias": False,
-        "tie_word_embeddings": tied,
+        **SIZES, **kind.keys, **_layers(family, layers, {*dense_layers}), "hidden_size": hidden_size, "model_type": family,
+        "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": tied,
         "vocab_size": -(-tokenizer.get_vocab_size() // 8) * 8, "eos_token_id": stop_token,
     }  # fmt: skip
     config = family_of(family).config(Keys(target / CONFIG_FILE, keys))
@@ -144,6 +149,21 @@ def write_tiny_model(
         what = f"no model can be written there: {error.strerror or error}"
         raise UsageError(what, where=target, fix="name a new folder") from None
     return config
+
+
+def _layers(family: str, layers: int | None, dense: Set[int]) -> dict[str, object]:
+    """The keys that say how many layers there are, and which of a mixture have no experts."""
+    keys = {**SIZES, **KINDS[family].keys}
+    count = keys["num_hidden_layers"] if layers is None else layers
+    if not 1 <= count <= MOST_LAYERS:
+        raise UsageError(f"{count} layers are asked for, and a tiny model has 1 to {MOST_LAYERS}")
+    if dense and "mlp_only_layers" not in keys:
+        raise UsageError(f"all layers of `{family}` are dense", fix="name a mixture of experts, or no dense layers")
+    if dense - {*range(count)} or len(dense) == count:
+        what = f"dense layers are some of the layers 0 to {count - 1}, and not all"
+        raise UsageError(what, fix="name others, or more layers")
+    found: dict[str, object] = {"num_hidden_layers": count}
+    return found | {"mlp_only_layers": sorted(dense)} if dense else found
 
 
 def _tokenizer(special: Sequence[str]) -> Any:
@@ -183,10 +203,19 @@ def _json(keys: dict[str, Any]) -> bytes:
     "--hidden-size", default=SIZES["hidden_size"], show_default=True,
     help="A multiple of 64; with multiples of 128, kernels for FP8 weights run what `engine.quantize` makes of the model.",
 )  # fmt: skip
-def command(folder: str, seed: int, tied: bool, family: str, hidden_size: int) -> None:
+@click.option("--layers", type=int, help=f"Number of layers; {SIZES['num_hidden_layers']} without it.")
+@click.option(
+    "--dense-layer", "dense_layers", type=int, multiple=True,
+    help="A layer of a mixture that has no experts; may be given several times.",
+)  # fmt: skip
+def command(
+    folder: str, seed: int, tied: bool, family: str, hidden_size: int, layers: int | None, dense_layers: tuple[int, ...]
+) -> None:
     """Write a tiny model of random weights into a new FOLDER."""
     try:
-        write_tiny_model(folder, seed=seed, tied=tied, family=family, hidden_size=hidden_size)
+        write_tiny_model(
+            folder, seed=seed, tied=tied, family=family, hidden_size=hidden_size, layers=layers, dense_layers=dense_layers
+        )
     except EngineError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -6,6 +6,7 @@ in which several query heads share a key head (Ainslie et al., GQA, 2023), and a
 SwiGLU are each added to the residual. Llama 3.1 scales the frequencies of rotary embedding (`apply_scaling` of Meta's reference
 code, in which wavelengths decide). In a mixture each token has a SwiGLU layer of each of a few experts, the most probable of a
 softmax over all, and adds them by these probabilities, or by their shares if those are to sum to one (`Qwen3MoeForCausalLM`).
+Layers of a mixture that have no router are dense.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ def logits(
         of_layer = partial(inputs, layer)
         x = x + _attention(config, own, _rms_norm(x, own["input_layernorm.weight"], eps), of_layer, cached)
         normed = _rms_norm(x, own["post_attention_layernorm.weight"], eps)
-        x = x + (
-            _mixture(config, own, normed, gaps) if isinstance(config, Qwen3MoeConfig) else _feed_forward(own, normed, of_layer)
-        )
+        if isinstance(config, Qwen3MoeConfig) and "mlp.gate.weight" in own:
+            x = x + _mixture(config, own, normed, gaps)
+        else:
+            x = x + _feed_forward(own, normed, of_layer)
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     return _rms_norm(x, weights["model.norm.weight"], eps) @ weights[head].T
 

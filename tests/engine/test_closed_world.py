@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.models.families import FAMILIES
@@ -172,6 +174,47 @@ def test_a_bundle_of_two_gpus_contains_exactly_what_a_rank_s_step_needs(model: M
     assert kernels >= {MEET, "paged_decode_attention", "paged_gather", "paged_merge", "argmax_blocks"}
     assert not [name for name in kernels if name.startswith("matvec_add")]
     assert {use.constants["PARTS"] for use in world.uses if use.kernel == GATHER} <= {2, 4}
+
+
+MIXED = [
+    (base, dense_layers, target, weights, gpus)
+    for base, dense_layers in (
+        ("qwen3-30b-a3b", "0"),
+        ("qwen3-235b-a22b", "1,2"),
+        ("qwen3-30b-a3b", "2"),
+        ("qwen3-30b-a3b", "0,2"),
+    )
+    for target in BUILD.targets
+    for weights in ("16bit", "fp8", "w8a8", "int4")
+    for gpus in (1, 2)
+]
+
+
+@pytest.mark.parametrize(
+    ("base", "dense_layers", "target", "weights", "gpus"),
+    campaign.one_of_each(MIXED, lambda case: case[1], lambda case: case[3], lambda case: case[4]),
+)  # fmt: skip
+def test_a_mixture_with_dense_layers_has_the_kernels_of_both(
+    base: str, dense_layers: str, target: Target, weights: str, gpus: int
+) -> None:
+    """No build file has such a model; its entries have all that one asks for, and a bundle of it no more than it launches. The
+    step has three layers, as those that are compared."""
+    of_base = next(model for model in BUILD.models if model.name == base)
+    numbers = {
+        "intermediate_size": 3 * int(of_base.config["hidden_size"]),
+        "dense_layers": dense_layers,
+        "num_hidden_layers": 3,
+    }
+    model = replace(of_base, name="mixed", config={**of_base.config, **numbers})
+    build = replace(BUILD, models=(model,))
+    world = enumerate_world(build, weights=[weights], gpus=[gpus])
+    assert not world.problems
+    available, needed = set(world.artifacts("mixed", target, weights, gpus=gpus)), launched(build, model, target, weights, gpus)
+    assert (available - needed, needed - available) == (set(), set())
+    kernels = {name.partition("-")[0] for name in available}
+    end = {"16bit": "", "w8a8": "_fp8"}.get(weights, f"_{weights}")
+    assert {f"matmul_silu_mul_few{end}", f"experts_matmul_few{end}", f"scaled_matvec_silu_mul{end}", "route_experts"} <= kernels
+    assert ("matvec_add" in {name.removesuffix(end) for name in kernels}) == ("2" in dense_layers and gpus == 1)
 
 
 def test_no_build_has_the_kernels_of_a_requested_model() -> None:

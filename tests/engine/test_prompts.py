@@ -44,28 +44,32 @@ def recorded_calls(loaded: Any, launches: list[Recorded]) -> list[tuple[Any, ...
     return calls
 
 
+def check_launches(loaded: Any, driver: FakeDriver, tokens: int, past: int, output_mode: Any) -> None:
+    """Launches of a prepared prompt equal those that are planned one by one."""
+    prefill = next(candidate for candidate in loaded._prefills if tokens <= candidate.largest)
+    pointers = {name: pointer for name, (pointer, _) in loaded.prompt_allocations.items()}
+    pointers |= {name: loaded._arena[0] + offset for name, offset in prefill.memory.offsets.items()}
+    before = len(driver.launches)
+    prepared = prefill.prepared(tokens, past, output_mode)
+    for series, numbers in prepared.numbers:
+        series.use(numbers)
+    launched: list[tuple[Any, ...]] = []
+    for series, index, overlaps in prepared.launches:
+        assert overlaps
+        series.launch(index, 7, overlap=True)
+        launched += recorded_calls(loaded, [driver.launches.pop()])
+    assert len(launched) == len(prepared.launches)
+    plans = list(loaded.launches.plans(loaded.step.graph("prefill", output_mode, tokens=tokens, past=past), pointers))
+    for plan in plans:
+        plan.launch(7, overlap=True)
+    assert launched == recorded_calls(loaded, driver.launches[before:])
+    del driver.launches[before:]
+
+
 @pytest.mark.parametrize("output_mode", OUTPUT_MODES)
 def test_launches_equal_those_planned_one_by_one(backend: tuple[OneSequence, FakeDriver], output_mode: Any) -> None:
-    loaded, driver = backend
     for tokens, past in [*LENGTHS, *reversed(LENGTHS)]:  # and graphs prepared before
-        prefill = next(candidate for candidate in loaded._prefills if tokens <= candidate.largest)
-        pointers = {name: pointer for name, (pointer, _) in loaded.prompt_allocations.items()}
-        pointers |= {name: loaded._arena[0] + offset for name, offset in prefill.memory.offsets.items()}
-        before = len(driver.launches)
-        prepared = prefill.prepared(tokens, past, output_mode)
-        for series, numbers in prepared.numbers:
-            series.use(numbers)
-        launched: list[tuple[Any, ...]] = []
-        for series, index, overlaps in prepared.launches:
-            assert overlaps
-            series.launch(index, 7, overlap=True)
-            launched += recorded_calls(loaded, [driver.launches.pop()])
-        assert len(launched) == len(prepared.launches)
-        plans = list(loaded.launches.plans(loaded.step.graph("prefill", output_mode, tokens=tokens, past=past), pointers))
-        for plan in plans:
-            plan.launch(7, overlap=True)
-        assert launched == recorded_calls(loaded, driver.launches[before:])
-        del driver.launches[before:]
+        check_launches(*backend, tokens, past, output_mode)
 
 
 def test_a_new_length_checks_few_layers(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

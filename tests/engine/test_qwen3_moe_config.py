@@ -71,6 +71,33 @@ def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     assert read(tmp_path, mlp_only_layers=ABSENT, decoder_sparse_step=ABSENT, sliding_window=4096) == config
 
 
+@pytest.mark.parametrize("every", [None, 1, 2, 3, 6])
+@pytest.mark.parametrize("listed", [None, [], [0], [4, 0], [1, 2, 3]])
+def test_dense_layers_are_those_of_transformers(tmp_path: Path, listed: list[int] | None, every: int | None) -> None:
+    """`Qwen3MoeDecoderLayer` there: a layer has experts if `(layer not in mlp_only_layers) and (num_experts > 0 and (layer + 1)
+    % decoder_sparse_step == 0)`."""
+    config = read(tmp_path, num_hidden_layers=6, mlp_only_layers=listed, decoder_sparse_step=every)
+    sparse = [layer for layer in range(6) if layer not in (listed or []) and (layer + 1) % (every or 1) == 0]
+    assert config.dense_layers == ",".join(str(layer) for layer in range(6) if layer not in sparse)
+    of_layers = {
+        layer: {name.removeprefix(f"model.layers.{layer}.mlp.").removesuffix(".weight") for name in names}
+        for layer in range(6)
+        if (names := {one.name for one in destinations(config, "bf16") if one.name.startswith(f"model.layers.{layer}.mlp.")})
+    }
+    experts, dense = {"gate", "experts.gate_up_proj", "experts.down_proj"}, {"gate_up_proj", "down_proj"}
+    assert of_layers == {layer: experts if layer in sparse else dense for layer in range(6)}
+
+
+def test_a_model_of_experts_only_decides_its_bundle_as_before(tmp_path: Path) -> None:
+    """A bundle that was packed before states nothing about dense layers, and still is this model's."""
+    family = family_of("qwen3_moe")
+    mixed = read(tmp_path, mlp_only_layers=[0])
+    assert family.deciding(read(tmp_path)) == family.sizes
+    assert family.deciding(mixed) == (*family.sizes, "dense_layers", "intermediate_size")
+    assert family.numbers_of(read(tmp_path)).keys() == {*family.sizes, "rms_norm_eps"}
+    assert family.numbers_of(mixed).items() >= {"dense_layers": "0", "intermediate_size": 6144}.items()
+
+
 def test_positions_and_tokenizer_are_those_of_dense_models() -> None:
     family = family_of("qwen3_moe")
     assert (family.frequencies, family.tokenizer) == (frequencies, POLICY)
@@ -80,10 +107,23 @@ def test_positions_and_tokenizer_are_those_of_dense_models() -> None:
     ("changes", "texts"),
     [
         ({"architectures": ["Qwen3ForCausalLM"]}, ["`architectures[0]`", '"Qwen3MoeForCausalLM"']),
-        ({"mlp_only_layers": [0, 3]}, ["`mlp_only_layers` is a list of 2 entries", "dense layers"]),
-        ({"mlp_only_layers": "none"}, ["`mlp_only_layers`", "dense layers"]),
-        ({"decoder_sparse_step": 2}, ["`decoder_sparse_step` is 2", "dense layers"]),
-        ({"decoder_sparse_step": 0}, ["`decoder_sparse_step` is 0"]),
+        ({"mlp_only_layers": [0, 48]}, ["`mlp_only_layers` is a list of 2 entries", "different layers from 0 to 47"]),
+        ({"mlp_only_layers": [-1]}, ["`mlp_only_layers`", "different layers from 0 to 47"]),
+        ({"mlp_only_layers": [3, 0, 3]}, ["`mlp_only_layers` is a list of 3 entries", "different layers"]),
+        ({"mlp_only_layers": [True]}, ["`mlp_only_layers`", "different layers"]),
+        ({"mlp_only_layers": [1.0]}, ["`mlp_only_layers`", "different layers"]),
+        ({"mlp_only_layers": ["1"]}, ["`mlp_only_layers`", "different layers"]),
+        ({"mlp_only_layers": [[1]]}, ["`mlp_only_layers`", "different layers"]),
+        ({"mlp_only_layers": "none"}, ["`mlp_only_layers`", "different layers"]),
+        ({"mlp_only_layers": {"0": 1}}, ["`mlp_only_layers`", "different layers"]),
+        ({"mlp_only_layers": [*range(48)]}, ["`mlp_only_layers`", "some layer has experts"]),
+        ({"decoder_sparse_step": 49}, ["`decoder_sparse_step` is 49", "some layer has experts"]),
+        ({"mlp_only_layers": [23, 47], "decoder_sparse_step": 24}, ["`decoder_sparse_step`", "some layer has experts"]),
+        ({"decoder_sparse_step": 0}, ["`decoder_sparse_step` is 0", "from 1"]),
+        ({"decoder_sparse_step": -1}, ["`decoder_sparse_step` is -1"]),
+        ({"decoder_sparse_step": True}, ["`decoder_sparse_step` is true"]),
+        ({"decoder_sparse_step": 2.0}, ["`decoder_sparse_step`", "an integer"]),
+        ({"mlp_only_layers": [0], "intermediate_size": ABSENT}, ["`intermediate_size` is absent"]),
         ({"shared_expert_intermediate_size": 512}, ["`shared_expert_intermediate_size` is 512", "shared experts"]),
         ({"num_experts": ABSENT}, ["`num_experts` is absent"]),
         ({"num_experts": 0}, ["`num_experts` is 0", "from 1 to 1024"]),

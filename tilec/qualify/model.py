@@ -67,7 +67,7 @@ def chosen(shapes: list[Shape]) -> list[Shape]:
 
 
 def _graphs(bundle: Bundle, dtype: str) -> Iterator[StepGraph]:
-    """The step's graphs with one layer of each kind; StepError if the bundle's model does not define one."""
+    """The step's graphs with few layers, of each kind; StepError if the bundle's model does not define one."""
     numbers = {**bundle.config, **bundle.tuning.numbers}
     if "num_hidden_layers" not in numbers:
         return
@@ -77,7 +77,7 @@ def _graphs(bundle: Bundle, dtype: str) -> Iterator[StepGraph]:
         bundle.declaration, numbers, tied=tied, dtype=dtype, max_seq_len=SLOTS, weight_format=bundle.weight_format,
         cache_format=bundle.cache_format, pages=PAGES,
     )  # fmt: skip
-    layers = min(ALL_KINDS, step.layers)
+    layers = step.few_layers(ALL_KINDS)
     for head in OUTPUT_MODES:
         for variants in step.all_decode_variants():
             if head != "none":

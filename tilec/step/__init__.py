@@ -15,6 +15,7 @@ The text uses Python's syntax; it is parsed and never run (`reader`). Its statem
     shards = {"lm_head.weight": rows(vocab_size), ...}      how ranks, GPUs of one machine, share weights
     sums = {"matmul": {...}, ...}                           the launches that ranks have where one sums over such columns
     variants = {"few": at_most(tokens, few_tokens), ...}    what conditions may ask for: up to a number, other launches
+    layer_kinds = {"dense": dense_layers}                   what conditions may ask of a layer: a model lists those of a kind
     buffers = {"ids": input(i32, [tokens], low=0, high=vocab_size), ...}
     def decode(): ...                                       and `def prefill()`: launches, `if`, and `for layer in layers`;
                                                             `def batch()` if several sequences can be served at once
@@ -25,21 +26,22 @@ A launch is `name = kernel(parameter=value, ...)`. A parameter in capitals is a 
 have; the name of a buffer or weight is a tensor, with another shape in `q[1, heads, head_dim]`; the others are scalars. In the
 loop, a `*` in a name stands for the layer; the prefix up to it (`layers.*.`, `model.layers.*.`) and a final `.*` or `.weight`
 are omitted, and `previous.` selects the previous layer. All layers are alike except for `first_layer` and `last_layer`, which
-only conditions may use. Only conditions may use a variant: it is true in a prefill of at most so many `tokens`, or in a decode
-step if no cache has more than so many `filled` slots (`at_most(filled, short_slots)`). In the
-loop, `for expert in experts` repeats launches for each item below a number of the step. A name with a second `*`, such as
-`model.layers.*.mlp.experts.*.up_proj.weight`, has one tensor for each item; only these loops use it, as `mlp.experts.up_proj`.
-A stacked weight is one tensor of all items, for a launch that chooses items by number. Under a name with one `*`,
-`each(experts, {"model.layers.*.mlp.experts.*.up_proj.weight": [inner, outer]})` declares (experts, inner, outer): the table's
-rows of the first item, then those of the second. With `linear(each(...))` each item may be stored in the formats.
-A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then one of the format's kernel; or in 16 bits,
-`w=dequantised(mlp.down_proj)` (`formats`), and so it takes a cache, `k_cache=k_cache` or `k_cache=dequantised(k_cache)`
+only conditions may use, and for their kinds: `dense` and `previous.dense` (`layers`). A weight that some layers lack is
+declared as `only(dense, [hidden_size])` or `only(not dense, ...)`. Only conditions may use a variant: it is true in a prefill
+of at most so many `tokens`, or in a decode step if no cache has more than so many `filled` slots (`at_most(filled,
+short_slots)`). In the loop, `for expert in experts` repeats launches for each item below a number of the step. A name with a
+second `*`, such as `model.layers.*.mlp.experts.*.up_proj.weight`, has one tensor for each item; only these loops use it, as
+`mlp.experts.up_proj`. A stacked weight is one tensor of all items, for a launch that chooses items by number. Under a name
+with one `*`, `each(experts, {"model.layers.*.mlp.experts.*.up_proj.weight": [inner, outer]})` declares (experts, inner,
+outer): the table's rows of the first item, then those of the second. With `linear(each(...))` each item may be stored in the
+formats. A launch takes a linear weight as it is stored, `w=mlp.down_proj`, and is then one of the format's kernel; or in 16
+bits, `w=dequantised(mlp.down_proj)` (`formats`), and so it takes a cache, `k_cache=k_cache` or `k_cache=dequantised(k_cache)`
 (`caches`). `chunk_tokens`, if it was measured, is the most tokens of a prefill. A format such as `activations(fp8, f8e4m3, [1,
 128], above=w8a8_tokens)` has the weights of another, and in longer prompts its products take what the text calls
-`quantised(normed)` in eight bits (`activations`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head` (the
-output mode), and `pages`, of which caches in pages have so many: `pool(dtype, [pages, page_tokens, heads, head_dim])`. Launches
-and conditions may also ask for the `mode`, whether caches are `coded`, which they are in a format other than 16 bits, and
-whether there is a `coded_head`, as in `headed(int4, lm_head.weight, fp8)`: the weights of `int4`, and one more in `fp8`. Any
-other name is a measured number of `[[tuning]]` in build.toml. Constants that a launch omits are tuned too: see `tuning`.
+`quantised(normed)` in eight bits (`activations`). Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head`
+(the output mode), and `pages`, of which caches in pages have so many: `pool(dtype, [pages, page_tokens, heads, head_dim])`.
+Launches and conditions may also ask for the `mode`, whether caches are `coded`, which they are in a format other than 16 bits,
+and whether there is a `coded_head`, as in `headed(int4, lm_head.weight, fp8)`: the weights of `int4`, and one more in `fp8`.
+Any other name is a measured number of `[[tuning]]` in build.toml. Constants that a launch omits are tuned too: see `tuning`.
 `ranks` documents `shards` and `sums`.
 """

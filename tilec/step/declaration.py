@@ -27,7 +27,8 @@ class Declared:
     """A buffer or weight under its full name, with `*` for the layer, and a second `*` for the item of a loop in it. `rows` are
     the checkpoint tensors that a merged weight concatenates; for an unmerged weight, itself. `linear`: a weight that a model
     may store in any of the step's formats. `axis`: the axis along which rows are concatenated. `items`: of a stacked weight,
-    the name of the number of its items. They are its first axis, and its rows are those of each item, with a second `*`."""
+    the name of the number of its items. They are its first axis, and its rows are those of each item, with a second `*`.
+    `only`: of a weight that some layers lack, whether a layer of some kinds has it."""
 
     name: str
     kind: Kind
@@ -38,6 +39,7 @@ class Declared:
     linear: bool = False
     axis: int = 0
     items: str = ""
+    only: Expression | None = None
 
     @property
     def per_layer(self) -> bool:
@@ -205,11 +207,12 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements of
-    each mode. `variants`: what conditions may ask for, by name. `counts`: the number of items of each weight and buffer that
-    has one for each item of a loop. `formats`: other formats of its linear weights, by name, and the step for each
-    (`tilec.step.formats`). `caches`: other formats of its caches, likewise (`tilec.step.caches`). `shards` by weight, `sums` by
-    kernel: how several ranks share the step (`tilec.step.ranks`)."""
+    """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements
+    of each mode. `variants`: what conditions may ask for, by name. `kinds`: what they may ask of a layer, and the number
+    of the model that lists the layers for which it is true (`tilec.step.layers`). `counts`: the number of items of each
+    weight and buffer that has one for each item of a loop. `formats`: other formats of its linear weights, by name, and
+    the step for each (`tilec.step.formats`). `caches`: other formats of its caches, likewise (`tilec.step.caches`).
+    `shards` by weight, `sums` by kernel: how several ranks share the step (`tilec.step.ranks`)."""
 
     syntax: Any
     numbers: tuple[tuple[str, Expression], ...]
@@ -223,6 +226,7 @@ class Declaration:
     caches: Mapping[str, tuple[CacheFormat, Declaration]] = field(default_factory=dict[str, "tuple[CacheFormat, Declaration]"])
     shards: Mapping[str, Sharding] = field(default_factory=dict[str, Sharding])
     sums: Mapping[str, Sum] = field(default_factory=dict[str, Sum])
+    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def is_empty(self) -> bool:

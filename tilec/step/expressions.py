@@ -1,8 +1,8 @@
 """Expressions of a step's text: takes Python's syntax tree, returns a function of named values.
 
-Allowed are numbers, names, extents of tensors (`out[0]`), strings, `+ - * // %`, comparisons, `and or not`, `a if b else c`,
-and `cdiv`, `min`, `max`, `rsqrt`: nothing that could run for long or have side effects. Integers are bounded, because the text
-is untrusted input.
+Allowed are numbers, names, `previous.NAME`, extents of tensors (`out[0]`), strings, `+ - * // %`, comparisons, `and or not`,
+`a if b else c`, and `cdiv`, `min`, `max`, `rsqrt`: nothing that could run for long or have side effects. Integers are bounded,
+because the text is untrusted input.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from tilec.ir.expr import ARITHMETIC, COMPARISONS
 from tilec.step import parsing
 
 Evaluate = Callable[[Mapping[str, Any]], Any]
+
+PREVIOUS: Final = "previous."
+"""Begins a name that is asked of the layer before."""
 
 LARGEST: Final = 1 << 62
 """Exclusive bound on the magnitude of integers in an expression."""
@@ -123,6 +126,10 @@ def _evaluator(node: ast.expr, names: set[str], depth: int) -> Evaluate:
         case ast.Constant(value=bool() | int() | float() | str() as value) if _bounded(value):
             return lambda _: value
         case ast.Name(id=name):
+            names.add(name)
+            return lambda values: values[name]
+        case ast.Attribute(value=ast.Name(id="previous"), attr=attribute):
+            name = f"{PREVIOUS}{attribute}"
             names.add(name)
             return lambda values: values[name]
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=int() as axis)):

@@ -14,6 +14,7 @@ from typing import Any, Final
 from tilec.step.declaration import DTYPE, LENGTHS, PAST, TOKENS, Condition, Declared, Items, Launch, Statement
 from tilec.step.expressions import Expression, StepError
 from tilec.step.graph import Buffer, Constant, Op, StepGraph, View
+from tilec.step.layers import LayerKinds
 
 MAX_OPERATIONS: Final = 1 << 15
 """Maximum number of launches of a step, in all layers together."""
@@ -112,9 +113,10 @@ def _depends(expressions: Iterable[Expression]) -> bool:
 
 
 def resolved_ops(
-    statements: tuple[Statement, ...], values: dict[str, Any], layers: Callable[[], int], tied: Callable[[Declared], str]
+    statements: tuple[Statement, ...], values: dict[str, Any], layers: Callable[[], LayerKinds], tied: Callable[[Declared], str]
 ) -> tuple[ResolvedOp, ...]:
-    """The operations of statements in order; `values` contains everything except lengths."""
+    """The operations of statements in order; `values` contains everything except lengths, and what layers have. StepError for
+    a launch that uses what its layer lacks."""
     ops: list[ResolvedOp] = []
 
     def walk(inner: tuple[Statement, ...], prefix: str, layer: int | None, item: int) -> None:
@@ -129,17 +131,21 @@ def resolved_ops(
                 for number in range(item_count(statement.count, values, statement.node)):
                     walk(statement.body, f"{prefix}{statement.item}.{number}.", layer, number)
             else:
-                count = layers()
-                for number in range(count):
-                    values.update(first_layer=number == 0, last_layer=number == count - 1)
+                kinds, outside = layers(), dict(values)
+                for number in range(kinds.count):
+                    values.update(kinds.flags(number))
                     walk(statement.body, f"layers.{number}.", number, 0)
+                values.update(outside)
 
     def resolve(entry: Launch, prefix: str, layer: int | None, item: int) -> ResolvedOp:
         tensors: list[tuple[str, Declared, str]] = []
         for parameter, reference in entry.tensors.items():
             declared = reference.declared
-            layer_index = layer if layer is not None else layers() if declared.per_layer else 0  # so `previous` is the last
-            tensors.append((parameter, declared, in_layer(tied(declared), layer_index - reference.previous, item)))
+            at = layer if layer is not None else layers().count if declared.per_layer else 0  # so `previous` is the last
+            at -= reference.previous
+            if declared.only is not None and not layers().has(declared, at):
+                raise StepError(f"`{entry.name}` uses `{declared.name}`, and layer {at} has none", entry.node)
+            tensors.append((parameter, declared, in_layer(tied(declared), at, item)))
         return ResolvedOp(f"{prefix}{entry.name}", entry, tuple(tensors))
 
     walk(statements, "", None, 0)

@@ -186,7 +186,8 @@ def _part(weight: Declared, part: Part) -> Declared:
     rows = {f"{name}{part.suffix}": part.shape(*axes, over=blocks) for name, axes in weight.rows.items()}
     shape = next(iter(rows.values())) if weight.shape else ()
     axis = int(part.transposed)
-    return Declared(f"{weight.name}{part.suffix}", Kind.WEIGHT, part.dtype, shape, {}, rows, axis=axis, items=weight.items)
+    name = f"{weight.name}{part.suffix}"
+    return Declared(name, Kind.WEIGHT, part.dtype, shape, {}, rows, axis=axis, items=weight.items, only=weight.only)
 
 
 def _in_format(

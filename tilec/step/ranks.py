@@ -53,6 +53,7 @@ from tilec.step.declaration import (
 from tilec.step.expressions import Expression, StepError, expression
 from tilec.step.formats import in_format
 from tilec.step.graph import Kind
+from tilec.step.layers import LayerKinds
 
 RANKS: Final = "ranks"
 """The name of the number of ranks in a step's text."""
@@ -126,8 +127,9 @@ def shared_numbers(declaration: Declaration, numbers: Mapping[str, Any], ranks: 
         raise StepError("the step has no `shards`, so it runs on one GPU")
     if not 1 < ranks <= MAX_RANKS:
         raise StepError(f"{ranks} ranks are asked for, and a step is shared by 2 to {MAX_RANKS}")
-    found = dict(numbers)
-    for name in dict.fromkeys(name for sharding in declaration.shards.values() for name in sharding.numbers):
+    found, kinds = dict(numbers), LayerKinds(declaration, numbers) if declaration.kinds else None
+    shared = [one for name, one in declaration.shards.items() if kinds is None or kinds.in_some(declaration.weights[name])]
+    for name in dict.fromkeys(name for sharding in shared for name in sharding.numbers):
         value = numbers.get(name)
         if type(value) is not int or value % ranks:
             raise StepError(f"`{name}` is {value}, which {ranks} ranks cannot share equally")

@@ -30,9 +30,10 @@ from tilec.step.declaration import (
     Sum,
     Variant,
 )  # fmt: skip
-from tilec.step.expressions import Expression, StepError, expression
+from tilec.step.expressions import PREVIOUS, Expression, StepError, expression
 from tilec.step.formats import CODED_HEAD, Format, grouped, in_format, scaled
 from tilec.step.graph import CHUNK, ITEM_BYTES, SERVE, Kind
+from tilec.step.layers import FIRST, LAST
 from tilec.step.ranks import RANKS, read_shards, read_sums
 from tilec.step.syntax import decode, encode
 
@@ -42,11 +43,14 @@ MAX_TEXT: Final = 1 << 17
 MAX_FORMATS: Final = 8
 """Maximum number of formats of weights: the statements of a step are kept once for each."""
 
+MAX_KINDS: Final = 4
+"""Maximum number of kinds of layers: launches are looked for in each combination of those of a layer and the one before."""
+
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct", "distinct_in_rows")
 WRITTEN: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
 """Kinds whose contents only kernels of the step write."""
-LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
+LAYER_FLAGS: Final = frozenset({FIRST, LAST})
 FILLED: Final = "filled"
 """The largest number of filled slots that a cache of the step has, this step's token included."""
 SERVES: Final = "serve=True"
@@ -56,7 +60,6 @@ RESERVED: Final = LENGTHS | LAYER_FLAGS | {
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch", CHUNK, SERVE)
-PREVIOUS: Final = "previous."
 
 
 def read_declaration(text: str) -> Declaration:
@@ -93,6 +96,7 @@ class _Reader:
         self.buffers: dict[str, Declared] = {}
         self.tied: dict[str, str] = {}
         self.variants: dict[str, Variant] = {}
+        self.kinds: dict[str, str] = {}
         self.formats: dict[str, Format] = {}
         self.caches: dict[str, CacheFormat] = {}
         self.shards: dict[str, Sharding] = {}
@@ -133,12 +137,18 @@ class _Reader:
                     if self.weights or self.buffers or self.modes or self.variants:
                         raise StepError("`variants` are declared once, before `weights`, `buffers` and modes", node)
                     self.variants = {name: self.variant(name, value) for name, value in _items(table)}
+                case ast.Assign(targets=[ast.Name(id="layer_kinds")], value=ast.Dict() as table):
+                    if self.weights or self.buffers or self.modes or self.kinds:
+                        raise StepError("`layer_kinds` are declared once, before `weights`, `buffers` and modes", node)
+                    self.kinds = {name: self.kind(name, value) for name, value in _items(table)}
+                    if len(self.kinds) > MAX_KINDS:
+                        raise StepError(f"a step has more than {MAX_KINDS} kinds of layers", node)
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=same)) if name in MODES and same in self.modes:
                     if name in self.modes:
                         raise StepError(f"`{name}` is there twice", node)
                     self.modes[name] = self.modes[same]
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    if any(name == other for other, _ in self.numbers) or name in self.variants:
+                    if any(name == other for other, _ in self.numbers) or name in self.variants or name in self.kinds:
                         raise StepError(f"`{name}` is there twice", node)
                     if name in RESERVED:
                         raise StepError(f"`{name}` is given, and cannot be a number of the step", node)
@@ -148,7 +158,7 @@ class _Reader:
                 ):
                     self.modes[name] = self.statements(body, None)
                 case _:
-                    known = "`weights`, `buffers`, `tied`, `variants`, `formats`, `caches`, `shards`, `sums`"
+                    known = "`weights`, `buffers`, `tied`, `variants`, `layer_kinds`, `formats`, `caches`, `shards`, `sums`"
                     raise StepError(f"not a number, {known}, `def decode()`, `def prefill()` or `def batch()`", node)
         missing = next((mode for mode in REQUIRED if mode not in self.modes), None)
         if missing is not None:
@@ -157,8 +167,9 @@ class _Reader:
         if unused is not None:
             raise StepError(f"`{unused}` has an item of a loop, and no loop uses it")
         declaration = Declaration(
-            encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.variants, self.modes, self.counts
-        )
+            encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.variants, self.modes, self.counts,
+            kinds=self.kinds,
+        )  # fmt: skip
         formats = {name: (form, in_format(declaration, form)) for name, form in self.formats.items()}
         return with_caches(replace(declaration, formats=formats, shards=self.shards, sums=self.sums), self.caches)
 
@@ -178,6 +189,11 @@ class _Reader:
                 if found.linear or any(len(shape) != 2 for shape in found.rows.values()):
                     raise StepError(f"`{name}` is not a matrix, as the weight of a linear layer is", node)
                 return replace(found, linear=True)
+            case ast.Call(func=ast.Name(id="only"), args=[test, inner], keywords=[]):
+                found, layers = self.weight(name, inner), expression(test)
+                if not found.per_layer or found.only is not None or not layers.names or not layers.names <= self.kinds.keys():
+                    raise StepError(f"`{name}` is not a weight of layers of some kinds, as `only(dense, [hidden_size])`", node)
+                return replace(found, only=layers)
             case ast.Call(func=ast.Name(id="each"), args=[ast.Name(id=count), ast.Dict() as table], keywords=[]):
                 found = self.weight(name, table)
                 if found.loops != 1 or count in RESERVED or count == "layers":
@@ -271,6 +287,13 @@ class _Reader:
             case _:
                 raise StepError(f"`{name}` is not `at_most(tokens, NUMBER)` or `at_most({FILLED}, NUMBER)`", node)
 
+    def kind(self, name: str, node: ast.expr) -> str:
+        """The number of the model that lists the layers of a kind."""
+        taken = name in RESERVED or name in self.variants or any(name == other for other, _ in self.numbers)
+        if taken or not name.isidentifier() or not isinstance(node, ast.Name) or node.id in RESERVED:
+            raise StepError(f"`{name}` is given or a number of the step, or is not the name of a list of layers", node)
+        return node.id
+
     def statements(self, nodes: list[ast.stmt], layer: bool | None) -> tuple[Statement, ...]:
         """Statements of a mode. `layer` is True inside the layer loop, False where the loop is not allowed, None where it
         is."""
@@ -283,6 +306,8 @@ class _Reader:
                     test = expression(node.test)
                     if test.names & LAYER_FLAGS and not layer:
                         raise StepError("only a layer is the first or the last", node.test)
+                    if test.names & self.kinds.keys() and not layer:
+                        raise StepError("only a layer is of a kind; the last one's is that of `previous`", node.test)
                     if test.names & (LENGTHS | {FILLED}):
                         raise StepError("a condition may depend on how many tokens there are only by `variants`", node.test)
                     inner_layer = False if layer is None else layer
@@ -390,8 +415,9 @@ class _Reader:
     def layer_invariant(self, node: ast.expr) -> Expression:
         """An expression that has the same value in every layer and variant."""
         found = expression(node)
-        if found.names & {*LAYER_FLAGS, *self.variants, FILLED}:
-            raise StepError("only a condition may ask for the first or last layer, or for a variant", node)
+        of_layers = {*self.kinds, *(f"{PREVIOUS}{kind}" for kind in self.kinds)}
+        if found.names & {*LAYER_FLAGS, *self.variants, *of_layers, FILLED}:
+            raise StepError("only a condition may ask for the first or last layer, a layer's kind, or for a variant", node)
         return found
 
     def chunk_invariant(self, node: ast.expr) -> Expression:

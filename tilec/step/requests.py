@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from tilec.step.collectives import MEET
 from tilec.step.declaration import LENGTHS, TOKENS, Condition, Items, Launch, Statement
@@ -19,8 +19,6 @@ from tilec.step.graph import CHUNK, SERVE, Constant
 from tilec.step.step import BATCHES, BUCKETS, OUTPUT_MODES, Step, Variants
 from tilec.step.tuning import Choice, Tuning
 
-LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
-"""(first, last) for each kind of layer."""
 Values = Mapping[str, Any]
 """Values that conditions may use."""
 
@@ -110,8 +108,7 @@ def _reachable(step: Step, mode: str, statements: tuple[Statement, ...]) -> list
                 if item_count(statement.count, step.values(), statement.node):
                     walk(statement.body, reached)
             else:
-                shapes = [shape for shape in LAYERS if step.has_layer(*shape)]
-                layers = [{"first_layer": first, "last_layer": last} for first, last in shapes]
+                layers = step.layer_flags()
                 walk(statement.body, tuple((used, {**values, **layer}) for used, values in reached for layer in layers))
 
     walk(statements, tuple((used, step.condition_values(mode, head, used)) for head in OUTPUT_MODES for used in lengths))

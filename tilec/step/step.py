@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Literal
 
 from tilec.step.caches import CODED_CACHES, cached_declaration
@@ -15,6 +16,7 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at, stacked
 from tilec.step.formats import CODED_HEAD, SIXTEEN_BIT, coded_head, misfit, stored_declaration
 from tilec.step.graph import CHUNK, SERVE, StepGraph
+from tilec.step.layers import Flags, LayerKinds, layer_count
 from tilec.step.ranks import RANKS, among_ranks, shared_numbers
 from tilec.step.reader import FILLED
 
@@ -51,7 +53,6 @@ ALL_PAIRS: Final = 4
 """Number of layers with every kind of adjacent pair: first and inner, two inner, inner and last."""
 
 MAX_CHUNK_TOKENS: Final = 1 << 16
-MAX_LAYERS: Final = 1 << 12
 MAX_WEIGHTS: Final = 1 << 18
 """Maximum number of weights of all layers and items together, and of the checkpoint tensors in them."""
 
@@ -104,11 +105,11 @@ class Step:
         self._forms: dict[tuple[Mode, OutputMode, int | None, Variants], Form] = {}
 
     def _refuse_misfit(self, declaration: Declaration, weight_format: str) -> None:
-        """StepError unless every linear weight and the head have whole blocks in a format."""
+        """StepError unless every linear weight of some layer and the head have whole blocks in a format."""
         form, _ = declaration.formats[weight_format]
         head, of_head = form.head or ("", form)
         for weight in declaration.weights.values():
-            own = of_head if weight.name == head else form if weight.linear else None
+            own = of_head if weight.name == head else form if weight.linear and self.has(weight) else None
             reason = None if own is None else misfit(weight, own, self._values)
             if reason is not None:
                 raise StepError(reason, next(iter(weight.rows.values()))[0].node)
@@ -124,10 +125,20 @@ class Step:
     @property
     def layers(self) -> int:
         """The number of layers; StepError if the model does not define it."""
-        count = self._values.get("num_hidden_layers")
-        if type(count) is not int or not 1 <= count <= MAX_LAYERS:
-            raise StepError("`num_hidden_layers` is not a number of layers")
-        return count
+        return layer_count(self._values)
+
+    def layer_kinds(self, count: int | None = None) -> LayerKinds:
+        """The kinds of all layers, or of a step of `count` of them."""
+        return LayerKinds(self.declaration, self._values, count)
+
+    def few_layers(self, count: int) -> int:
+        """The number of layers of a step that stands for one of all: at most `count`, such as `ALL_KINDS`. All layers if they
+        are of several kinds, so that none is left out."""
+        return self.layers if self.layer_kinds().several else min(self.layers, count)
+
+    def has(self, declared: Declared) -> bool:
+        """Whether the model has a weight in some layer, or outside of layers."""
+        return declared.only is None or self.layer_kinds().in_some(declared)
 
     @property
     def chunk_tokens(self) -> int:
@@ -189,8 +200,9 @@ class Step:
         variants: Variants = NO_VARIANT,
     ) -> StepGraph:
         """The step with `tokens` input tokens; in a batch, one per sequence. `past` is the number of tokens in the cache before
-        a prefill. `layers` reduces the number of layers: the first, some inner ones, and the last remain. `variants` are those
-        of a decode step; a prefill's follow from its tokens. StepError if the text does not define such a step."""
+        a prefill. `layers` reduces the number of layers (`few_layers`): the first, some inner ones, and the last remain.
+        `variants` are those of a decode step; a prefill's follow from its tokens. StepError if the text does not define such a
+        step."""
         return self.form(mode, head, tokens=tokens, layers=layers, variants=variants).at(tokens, past)
 
     def form(
@@ -204,22 +216,23 @@ class Step:
             if mode not in self.declaration.modes:
                 raise StepError(f"there is no `def {mode}()`")
             values = self.condition_values(mode, head, used)
-            count = (lambda: self.layers) if layers is None else (lambda: layers)
-            ops = resolved_ops(self.declaration.modes[mode], dict(values), count, self.name_of)
+            kinds = cache(lambda: self.layer_kinds(layers))
+            ops = resolved_ops(self.declaration.modes[mode], dict(values), kinds, self.name_of)
             self._forms[key] = Form(mode, ops, values, self.name_of)
         return self._forms[key]
 
     def condition_values(self, mode: str, head: OutputMode, variants: Variants) -> dict[str, Any]:
         """All values of a step of a mode with an output mode and variants, except those that a layer and a length have."""
-        return self.values(mode=mode, head=head, **{name: name in variants for name in self.declaration.variants})
+        outside: Flags = self.layer_kinds().outside() if self.declaration.kinds else {}
+        return self.values(mode=mode, head=head, **{name: name in variants for name in self.declaration.variants}, **outside)
 
     def values(self, **given: Any) -> dict[str, Any]:
         """All values of a step, with overrides."""
         return self._values | given
 
-    def has_layer(self, first: bool, last: bool) -> bool:
-        """Whether some layer is first and last as given."""
-        return (self.layers == 1) if first and last else self.layers > 1 if first or last else self.layers > 2
+    def layer_flags(self) -> list[Flags]:
+        """What conditions may ask in some layer, each once."""
+        return [*self.layer_kinds().different()]
 
     def weights(self) -> Iterator[Weight]:
         """The weights that a model needs on the device, in the order of the text; those of a layer are consecutive. StepError
@@ -237,8 +250,10 @@ class Step:
             if declared is not None and declared.per_layer:
                 pending.append(declared)
                 continue
-            for layer in range(self.layers if pending else 0):
-                yield from (self._weight(weight, layer, item) for weight in pending for item in range(self._items(weight)))
+            kinds = self.layer_kinds() if pending else None
+            for layer in range(self.layers if kinds is not None else 0):
+                own = [weight for weight in pending if kinds is not None and kinds.has(weight, layer)]
+                yield from (self._weight(weight, layer, item) for weight in own for item in range(self._items(weight)))
             pending = []
             if declared is not None and not (self.tied and declared.name in self.declaration.tied):
                 yield self._weight(declared, 0, 0)

@@ -25,7 +25,6 @@ from typing import Any, Final
 import numpy as np
 
 from ci.bench.engine.batch_check import batch_speed
-from ci.bench.engine.dequantised import Dequantised
 from ci.bench.engine.engine_check import STEPS, compared, decode_speed, error_table, our_logits, prefill_speed, too_large
 from ci.bench.engine.floors import step_of
 from ci.bench.engine.low_bit_weights import LowBitWeights
@@ -79,7 +78,7 @@ def measure(options: argparse.Namespace) -> Outcome:
         speeds.append({"model": name, options.weights: speed, "16bit": wider})
         if name in names(options.checked):
             other: Any = importlib.import_module("ci.bench.engine.transformers_model")
-            with other.transformers_model(config, Dequantised(config, options.weights), "f32") as model:
+            with other.transformers_model(config, weights, "f32") as model:
                 exact, theirs = (other.logits(model, config, dtype, prompts) for dtype in ("f32", "bf16"))
             errors += [{"model": name, **row} for row in compared(ours, theirs, exact)]
         print(speeds[-1], errors[-len(LENGTHS) :], flush=True)

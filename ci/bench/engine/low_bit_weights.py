@@ -38,13 +38,22 @@ class LowBitWeights(Weights):
             SCALES: random.uniform(0.5, 1.5, BLOCK).astype(np.float32),
         }
 
-    def tensors(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Tensors in float32 by Hugging Face's names, (N, K) and (H,); codes times their scales, one rounding."""
-        for name, piece in self._pieces.items():
-            if not piece.suffix:
-                yield name, self._dequantised(piece) if piece.dtype in DEVIATION else self.tensor(name).astype(np.float32)
+    def tensors(self, stacked: bool = False) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Tensors in float32 by Hugging Face's names, (N, K) and (H,); codes times their scales, one rounding. `stacked`: those
+        of a layer's experts in one, (experts, rows, columns), as `BlockWeights.tensors` has them."""
+        for destination in self.destinations:
+            pieces = [piece for piece in destination.pieces if not piece.suffix]
+            if pieces and stacked and destination.items:
+                rows = [self._exact(piece) for piece in pieces]
+                name = destination.name.removesuffix(".weight")
+                yield name, np.concatenate(rows).reshape(destination.items, -1, rows[0].shape[-1])
+            else:
+                yield from ((piece.name, self._exact(piece)) for piece in pieces)
 
-    def _dequantised(self, piece: Piece) -> NDArray[np.float32]:
+    def _exact(self, piece: Piece) -> NDArray[np.float32]:
+        """A tensor in float32."""
+        if piece.dtype not in DEVIATION:
+            return self.tensor(piece.name).astype(np.float32)
         codes, scales = self.tensor(piece.name), self.tensor(piece.name + SCALES).astype(np.float32)
         if piece.dtype == f8e4m3.name:
             rows, columns = piece.shape

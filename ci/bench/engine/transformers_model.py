@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import importlib
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from ci.bench.engine.weights import BlockWeights, prompt_of
+from ci.bench.engine.weights import prompt_of
 from engine.models.config import ModelConfig
 from engine.models.llama.config import LlamaConfig
 from tilec.target.dtypes import DTYPES
@@ -25,6 +25,12 @@ FAMILIES: Final = {"qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "llama": "Llama"}
 """The names of their classes in transformers."""
 EXPERTS: Final = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
 """What the config of a mixture has, named as in transformers."""
+
+
+class Tensors(Protocol):
+    """Weights by the names that transformers has in memory, if they are `stacked`."""
+
+    def tensors(self, stacked: bool = False) -> Iterator[tuple[str, Any]]: ...
 
 
 def speed(model: Any, config: ModelConfig, prefills: list[int], decoded: int, how: str) -> dict[str, float]:
@@ -77,16 +83,18 @@ def decode_speed(model: Any, config: ModelConfig, decoded: int, how: str) -> tup
 
 
 @contextmanager
-def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -> Generator[Any]:
+def transformers_model(config: ModelConfig, weights: Tensors, dtype: str) -> Generator[Any]:
     """The model on the GPU, with torch's fused attention."""
     keys = (
         "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers",
         "vocab_size", "rms_norm_eps", "tie_word_embeddings", "max_position_embeddings",
     )  # fmt: skip
+    dense = getattr(config, "dense_layers", "")
     described = getattr(transformers, f"{FAMILIES[config.model_type]}Config")(
         **{key: getattr(config, key) for key in (*keys, *(key for key in EXPERTS if hasattr(config, key)))},
         rope_parameters=rope_parameters(config),
         attn_implementation="sdpa",
+        **({"mlp_only_layers": [int(layer) for layer in dense.split(",")]} if dense else {}),
     )
     kind = getattr(torch, DTYPES[dtype].numpy)
     with torch.device("meta"):

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ci.bench.engine.dequantised import Dequantised
 from ci.bench.engine.engine_check import STEPS, compared, errors, our_logits, prefill_speed
 from ci.bench.engine.low_bit_weights import RUN, LowBitWeights
 from ci.bench.engine.weights import BlockWeights, config_of
@@ -80,7 +79,7 @@ def _errors(config: Any, prompts: Mapping[int, Any], ours: Mapping[str, Mapping[
     def quantising(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return (quantised(other.torch, inputs[0]),)
 
-    with other.transformers_model(config, Dequantised(config, "fp8"), "f32") as model:
+    with other.transformers_model(config, LowBitWeights(config, "bf16", "fp8"), "f32") as model:
         exact = other.logits(model, config, "f32", prompts)
         for layer in model.model.layers:
             for module in layer.modules():

@@ -93,7 +93,7 @@ def config_of(name: str) -> ModelConfig:
         scaling = RopeScaling(8.0, 1.0, 4.0, 8192)
         return LlamaConfig(**given, rms_norm_eps=1e-5, rope_theta=5e5, max_position_embeddings=131072, rope_scaling=scaling)
     if model["family"] == Qwen3MoeConfig.model_type:
-        given["intermediate_size"] = 3 * given["hidden_size"]  # of no layer
+        given.setdefault("intermediate_size", 3 * given["hidden_size"])  # of no layer
         return Qwen3MoeConfig(**given, rms_norm_eps=1e-6, rope_theta=1e6, max_position_embeddings=40960)
     return Qwen3Config(**given, rms_norm_eps=1e-6, rope_theta=1e6, max_position_embeddings=40960)
 

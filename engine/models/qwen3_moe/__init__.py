@@ -18,6 +18,9 @@ SIZES: Final = (
 )  # fmt: skip
 """Numbers of config.json that determine which kernels the step needs."""
 
+OF_DENSE_LAYERS: Final = ("dense_layers", "intermediate_size")
+"""Those of a model that has dense layers too: which layers these are, and their size."""
+
 UNMEASURED: Final[Mapping[str, int]] = {
     **dense.UNMEASURED,
     "some_tokens": 32, "chunk_tokens": CHUNK_TOKENS,
@@ -26,6 +29,6 @@ UNMEASURED: Final[Mapping[str, int]] = {
 
 FAMILY: Final = Family(
     package=__name__, model_type=Qwen3MoeConfig.model_type, models=MIXTURES, config=Qwen3MoeConfig.read,
-    frequencies=frequencies, tokenizer=POLICIES[Qwen3MoeConfig.model_type], sizes=SIZES, numbers=(*SIZES, "rms_norm_eps"),
-    unmeasured=UNMEASURED, refused={},
+    frequencies=frequencies, tokenizer=POLICIES[Qwen3MoeConfig.model_type], sizes=SIZES,
+    numbers=(*SIZES, "rms_norm_eps"), unmeasured=UNMEASURED, refused={}, kinds=OF_DENSE_LAYERS,
 )  # fmt: skip

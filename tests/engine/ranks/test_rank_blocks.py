@@ -50,6 +50,38 @@ def test_the_parts_of_ranks_are_the_whole(family: str, form: str, tiny_folder: C
     assert all(axes.values())
 
 
+@pytest.mark.parametrize("form", ["16bit", "fp8", "int4"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_tensors_are_those_that_the_engine_dequantises(family: str, form: str, tiny_folder: Callable[..., Path]) -> None:
+    """Codes times scales, by loops over blocks; those of experts are stacked in the order of their numbers, gate before up."""
+    config: Any = read_config(tiny_folder(family))
+    weights = LowBitWeights(config, "bf16", form)
+    alone, stacked = dict(weights.tensors()), dict(weights.tensors(stacked=True))
+    for name, found in alone.items():
+        expected = weights.tensor(name).astype(np.float32)
+        if f"{name}_scales" in weights.tensor_names and form == "fp8":
+            of_blocks = np.kron(weights.tensor(f"{name}_scales"), np.ones((128, 128), np.float32))
+            expected = expected * of_blocks
+        elif f"{name}_scales" in weights.tensor_names:
+            words = weights.tensor(name)
+            fields = np.stack([words >> np.uint32(4 * number) & np.uint32(15) for number in range(8)], axis=-1)
+            zeros, scales = (
+                np.repeat(weights.tensor(f"{name}{end}").astype(np.float32).T, 128, axis=1) for end in ("_zeros", "_scales")
+            )
+            expected = (fields.reshape(len(words), -1).astype(np.float32) - zeros) * scales
+        assert np.array_equal(found, expected), name
+    experts = {name for name in stacked if name not in alone}
+    if family == "qwen3":
+        assert not experts and stacked.keys() == alone.keys()
+        return
+    assert experts == {f"model.layers.{layer}.mlp.experts.{one}_proj" for layer in range(2) for one in ("gate_up", "down")}
+    for name in experts:
+        prefix, of = name.removesuffix("_proj").rsplit(".", 1)
+        for expert in range(config.num_experts):
+            parts = [alone[f"{prefix}.{expert}.{one}_proj.weight"] for one in of.split("_")]
+            assert np.array_equal(stacked[name][expert], np.concatenate(parts)), name
+
+
 @pytest.fixture
 def on_interpreter(
     tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
