@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.bench.engine.dequantised import Dequantised
 from ci.bench.engine.experts_check import agreement
 from ci.bench.engine.experts_check import report as experts_page
 from ci.bench.engine.floors import BANDWIDTH, step_of
@@ -36,12 +35,10 @@ def test_a_rate_at_the_bandwidth_has_a_share_of_one(form: str, least: float) -> 
 def test_transformers_gets_tensors_in_float32(form: str) -> None:
     """Under the names of a dense model's files, the same whether those of experts are to be stacked or not."""
     config = replace(config_of("qwen3-0.6b"), num_hidden_layers=1)
-    found = {name: (value.shape, value.dtype) for name, value in Dequantised(config, form).tensors(stacked=True)}
+    found = {name: (value.shape, value.dtype) for name, value in LowBitWeights(config, "bf16", form).tensors(stacked=True)}
     plain = {name: (value.shape, value.dtype) for name, value in BlockWeights(config, "bf16").tensors(stacked=True)}
     assert {name: shape for name, (shape, _) in found.items()} == {name: shape for name, (shape, _) in plain.items()}
     assert {dtype for _, dtype in found.values()} == {np.dtype(np.float32)}
-    with pytest.raises(AssertionError, match="a mixture"):
-        Dequantised(config_of("qwen3-30b-a3b"), form).tensors(stacked=True)
 
 
 def test_the_page_of_a_format() -> None:
