@@ -181,3 +181,32 @@ def test_a_size_that_a_violation_leaves_open_is_small(tmp_path: Path) -> None:
     (wrap,) = (one for one in verdict.diagnostics if one.code == "E0304")
     assert wrap.counterexample is not None and wrap.counterexample.dims == {"N": 1, "a": -(1 << 31)}, wrap
     assert not verdict.wrong_examples
+
+
+FAR_BLOCK = """import tilec
+from tilec import Dim, In, Out, bid, f32, grid, load, store
+
+
+class N(Dim):
+    \"\"\"elements\"\"\"
+
+
+class T(Dim):
+    \"\"\"rows\"\"\"
+
+
+@tilec.kernel
+def k(x: In[f32, N], out: Out[f32, T, 64]):
+    grid(T)
+    row = bid(0)
+    store(out, (row, 0), load(x, offset=row * 4096, shape=64, pad=0).reshape((1, 64)))
+"""
+
+
+def test_a_size_is_no_smaller_than_the_block_that_is_shown_needs(tmp_path: Path) -> None:
+    """The violation mentions the block alone, and the block is in the grid of the size."""
+    verdict = verdict_of(tmp_path, FAR_BLOCK)
+    (wrap,) = verdict.diagnostics
+    assert wrap.code == "E0304" and wrap.counterexample is not None
+    ((block,),) = wrap.counterexample.blocks
+    assert block * 4096 >= 1 << 31 and wrap.counterexample.dims["T"] > block

@@ -34,7 +34,7 @@ from tilec.passes.prover.declared_facts import (
 )
 from tilec.passes.prover.discharge import Discharge, Refusal
 from tilec.passes.prover.index_terms import IndexTerms
-from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
+from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator, system
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.replay import Replay
 from tilec.passes.prover.runs import Runs
@@ -293,12 +293,13 @@ class Ladder:
         free = {atom: number for atom, number in found.items() if not atom.derived}
         if any(atom.kind in (Kind.LOADED, Kind.OPAQUE) for atom in free):
             return found
+        # Bounds of what is found are part of it: a block is in the grid of these sizes, an iteration in its loop.
+        whole = system([*refusal.system, *(Formula("ge", terms.of(atom) - atom.low) for atom in found)])
         for symbol in [atom for atom, number in free.items() if atom.kind is Kind.SYMBOL and abs(number) > SMALL[-1]]:
             for number in SMALL:
                 value = evaluator({**free, symbol: number})
                 trial = {atom: value(atom) for atom in found}
-                inside = symbol.low <= number <= symbol.high
-                if inside and all(terms.holds(one, value) for one in refusal.system) and self.admitted(trial) is not None:
+                if terms.holds(whole, value) and self.admitted(trial) is not None:
                     free[symbol], found = number, trial
                     break
         return found
