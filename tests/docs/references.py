@@ -197,3 +197,9 @@ def batched_linear(a: Array, w: Array) -> Array:
 def grouped_scores(q: Array, keys: Array) -> Array:
     heads = wide(q).reshape(len(keys), -1, q.shape[1])
     return (heads @ wide(keys).transpose(0, 2, 1)).reshape(len(q), -1)
+
+
+def scale_groups(w: Array, scales: Array) -> Array:
+    """`w`: bytes of two signed elements, the first in the low half."""
+    halves = np.stack([w & 15, w >> 4], axis=-1).reshape(len(w), -1).astype(np.int64)
+    return (halves - 16 * (halves > 7)) * np.repeat(wide(scales), 128, axis=1)
