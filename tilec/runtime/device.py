@@ -24,6 +24,7 @@ from tilec.runtime.tensors import TensorView, contiguous_strides
 from tilec.target.chips import DEPENDENT_LAUNCH_SINCE, architecture_of, runs_on
 
 EXTENSION_NAMES: Final = {dtype.numpy: name for name, dtype in DTYPES.items() if dtype.extension}
+"""Dtypes of ml_dtypes, which are accepted with their own meaning; on the host, runtime arrays have `DType.storage` instead."""
 _PACKED_NAMES: Final = frozenset(dtype.numpy for dtype in PACKED.values())
 
 
@@ -32,9 +33,6 @@ def _named(dtype: str) -> str:
     if dtype in PACKED:
         return "`u8`, two elements in each and the last axis half as long"
     return f"`{dtype}`" if dtype in DTYPES else f"one of {', '.join(f'`{name}`' for name in DTYPES)}"
-
-
-"""Dtypes of ml_dtypes, which are accepted with their own meaning; on the host, runtime arrays have `DType.storage` instead."""
 
 
 class Device:
