@@ -8,7 +8,6 @@ from typing import Final
 from tilec.frontend.emitter import At, Term, describe
 from tilec.frontend.expressions import expression
 from tilec.frontend.host import host_expr, predicate
-from tilec.frontend.report import Refused
 from tilec.frontend.scope import Scope
 from tilec.ir.core import Access, Precondition, Promise, Resident, Value, ValueFact
 from tilec.ir.types import TensorType
@@ -95,7 +94,12 @@ def _values(scope: Scope, node: ast.Call) -> None:
         raise at.error("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
     tensor = expression(scope, node.args[0])
     if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not _has_integers(tensor):
-        raise _no_integers("values", tensor, at, "In")
+        _refuse_packed("values", tensor, at)
+        raise at.error(
+            "E0217",
+            f"`values` describes an integer tensor, found {describe(tensor)}",
+            hint="name a parameter such as `ids: In[i32, N]`",
+        )
     if scope.function.parameter_of(tensor).access in (Access.PEER, Access.SIGNAL):
         message = f"a launch cannot check `{tensor.name}`: another rank may still write it"
         raise at.error("E0217", message, hint="mask the loaded value, as in `load(x[0], i) & 7`, or clamp it")
@@ -149,18 +153,21 @@ def _integers(scope: Scope, node: ast.expr) -> Value:
     """The integer tensor that an argument names."""
     tensor = expression(scope, node)
     if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not _has_integers(tensor):
-        raise _no_integers("ensures", tensor, scope.at(node), "Out")
+        _refuse_packed("ensures", tensor, scope.at(node))
+        raise scope.at(node).error(
+            "E0217",
+            f"`ensures` describes an integer tensor, found {describe(tensor)}",
+            hint="name a parameter such as `ids: Out[i32, N]`",
+        )
     return tensor
 
 
-def _no_integers(word: str, term: Term, at: At, access: str) -> Refused:
-    """E0217 for what has no integers that `values` or `ensures` could describe."""
+def _refuse_packed(word: str, term: Term, at: At) -> None:
+    """E0217 for a packed tensor, which `values` and `ensures` do not describe."""
     packed = term.type.packed if isinstance(term, Value) and isinstance(term.type, TensorType) else None
     if packed is not None:
         message = f"`{word}` describes no tensor of {packed}: two elements share a byte"
-        return at.error("E0217", message, hint="clamp what is loaded, as in `minimum(load(x, i).astype(i32), 9)`")
-    message = f"`{word}` describes an integer tensor, found {describe(term)}"
-    return at.error("E0217", message, hint=f"name a parameter such as `ids: {access}[i32, N]`")
+        raise at.error("E0217", message, hint="clamp what is loaded, as in `minimum(load(x, i).astype(i32), 9)`")
 
 
 def _has_integers(tensor: Value) -> bool:
