@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from launch_contracts import InterfaceTensor
 
 from tilec.runtime import Device, LaunchError, TensorView, view_tensor
-from tilec.runtime.tensors import TYPE_STRINGS
+from tilec.runtime.tensors import TYPE_STRINGS, DLTensor
 
 
 class DlpackTensor:
@@ -124,6 +124,43 @@ def test_bf16_with_and_without_an_extension_dtype() -> None:
         device.from_numpy(np.zeros(2, np.float32), "bf16")
     with pytest.raises(LaunchError):
         device.from_numpy(np.zeros(2, np.complex64))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn])
+@pytest.mark.parametrize("name", [None, "u8", "i4", "i8"])
+def test_elements_of_four_bits_in_bytes_of_their_own_are_no_packed_ones(dtype: Any, name: str | None) -> None:
+    """A byte of such an array has one element, a byte of a packed tensor two; a name does not change it."""
+    with pytest.raises(LaunchError, match=r"\[E0904\].*in a byte of its own.*np\.uint8\) & 15"):
+        Device(FakeDriver()).from_numpy(np.zeros(8).astype(dtype), name)
+
+
+def test_names_of_packed_and_unknown_element_types() -> None:
+    device = Device(FakeDriver())
+    host = np.zeros(4, np.uint8)
+    for name, required in (("i4", "`u8`, two elements in each"), ("int8", "one of `f32`, ")):
+        with pytest.raises(LaunchError, match=rf"\[E0904\].*{required}"):
+            device.from_numpy(host, name)
+        with pytest.raises(LaunchError, match=rf"\[E0904\] *.*`{name}`.*{required}"):
+            device.empty((4,), name)
+    assert device.from_numpy(host).dtype == "u8"
+
+
+def test_dlpack_of_four_bits_names_the_view_of_bytes() -> None:
+    """As PyTorch exports float4_e2m1fn_x2: code 17, two lanes of 4 bits."""
+    tensor = DLTensor()
+    tensor.code, tensor.bits, tensor.lanes = 17, 4, 2
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype, capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+    class Exported:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, *, stream: int) -> Any:
+            return capsule(ctypes.addressof(tensor), b"dltensor", None)
+
+    with pytest.raises(LaunchError, match=r"\[E0914\].*bytes of two each.*\.view\(torch\.uint8\).*\(17, 4 bits\)"):
+        view_tensor(Exported(), argument="w")
 
 
 def test_capsule_is_released_once() -> None:

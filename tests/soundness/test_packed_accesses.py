@@ -112,3 +112,24 @@ def test_counting_finds_faults(access: str, extent: int, fault: str) -> None:
     """Neither verdict of counting is vacuous."""
     one = Accesses(access, 4, False, 1, 4, 0, extent, True, True, 4)
     assert one.fault(16) == fault and accepted(one.body(None)) == (not fault)
+
+
+NARROW = """def k(w: tl.In[tl.i4, 2 * H], ids: tl.In[tl.{dtype}, H], out: tl.Out[tl.i32, H, 2]):
+    {values}
+    tl.grid(H)
+    t = tl.load(w, offset={offset}, shape=2, pad=0)
+    tl.store(out, (tl.bid(0), 0), t.astype(tl.i32)[None, :])
+"""
+
+
+@pytest.mark.parametrize("offset", ["tl.load(ids, tl.bid(0)) * 2", "tl.load(ids, tl.bid(0)) * 2 + 4"])
+@pytest.mark.parametrize(("dtype", "inside"), [("u8", 100), ("i8", 50), ("u16", 30000), ("u32", 1 << 30)])
+def test_an_even_offset_that_wraps_in_its_dtype_is_refused(dtype: str, inside: int, offset: str) -> None:
+    """As one of a tensor of bytes is: twice 200 is 144 in u8, whose half is not byte 200."""
+    assert not accepted(narrow(dtype, offset, None))
+    assert accepted(narrow(dtype, offset, inside))
+
+
+def narrow(dtype: str, offset: str, below: int | None) -> str:
+    stated = "pass" if below is None else f"tl.values(ids, 0, {below})"
+    return NARROW.format(dtype=dtype, offset=offset, values=stated)

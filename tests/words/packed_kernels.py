@@ -40,6 +40,10 @@ class K(tl.Dim):
     """columns"""
 
 
+class H(tl.Dim):
+    """half of a number of elements"""
+
+
 class S(tl.Dim):
     """half of a stride"""
 

@@ -17,6 +17,7 @@ from tests.words.kernels import ARCHITECTURES, assert_same
 from tests.words.packed_kernels import NUMPY, Array, emulated, interpreted, kernel, pack, some_bytes, unpack
 from tilec.codegen.ptx import to_ptx
 from tilec.interpreter.dtypes import numpy_dtype
+from tilec.interpreter.errors import InterpreterError
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
 from tilec.ir.text.tokens import ParseError
@@ -285,6 +286,12 @@ def test_shapes_are_those_of_elements() -> None:
     w = some_bytes((3, 4))
     found = interpreted(body, {"w": w, "out": np.zeros((3, 8), np.int32)})["out"]
     np.testing.assert_array_equal(found, unpack(w, "u4").astype(np.int32) + 2)
+
+
+def test_an_array_with_an_element_in_each_byte_is_refused() -> None:
+    arrays = {"w": np.zeros(512, NUMPY["i4"]), "out": np.ones(512, np.float32)}
+    with pytest.raises(InterpreterError, match="`w`: holds int4, the kernel takes u8, bytes of two elements of i4 each"):
+        interpreted(whole("i4", "f32"), arrays)
 
 
 def launched(dtype: str, columns: int, of_bytes: int) -> str:

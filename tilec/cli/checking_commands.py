@@ -18,7 +18,11 @@ _WRITTEN: Final = click.Path(dir_okay=False, readable=False)
 )
 @click.argument("kernel")
 @PROJECT
-@ARCH
+@click.option(
+    "--arch",
+    metavar="LIST",
+    help="Architectures, such as sm_90,sm_100. Default: the first of the kernel's in build.toml.",
+)
 @CONSTANTS
 @click.option("--dims", metavar="LIST", help="Launch values, such as N=1000,eps=1e-6. Default: small ones that are allowed.")
 @click.option(

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Final
 
-from tilec.frontend.emitter import At, describe
+from tilec.frontend.emitter import At, Term, describe
 from tilec.frontend.expressions import expression
 from tilec.frontend.host import host_expr, predicate
 from tilec.frontend.scope import Scope
@@ -95,6 +95,7 @@ def _values(scope: Scope, node: ast.Call) -> None:
         raise at.error("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
     tensor = expression(scope, node.args[0])
     if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not _has_integers(tensor):
+        _refuse_packed("values", tensor, at)
         raise at.error(
             "E0217",
             f"`values` describes an integer tensor, found {describe(tensor)}",
@@ -164,12 +165,21 @@ def _integers(scope: Scope, node: ast.expr) -> Value:
     """The integer tensor that an argument names."""
     tensor = expression(scope, node)
     if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not _has_integers(tensor):
+        _refuse_packed("ensures", tensor, scope.at(node))
         raise scope.at(node).error(
             "E0217",
             f"`ensures` describes an integer tensor, found {describe(tensor)}",
             hint="name a parameter such as `ids: Out[i32, N]`",
         )
     return tensor
+
+
+def _refuse_packed(word: str, term: Term, at: At) -> None:
+    """E0217 for a packed tensor, which `values` and `ensures` do not describe."""
+    packed = term.type.packed if isinstance(term, Value) and isinstance(term.type, TensorType) else None
+    if packed is not None:
+        message = f"`{word}` describes no tensor of {packed}: two elements share a byte"
+        raise at.error("E0217", message, hint="clamp what is loaded, as in `minimum(load(x, i).astype(i32), 9)`")
 
 
 def _has_integers(tensor: Value) -> bool:

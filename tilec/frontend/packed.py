@@ -11,7 +11,7 @@ from typing import Final
 
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
-from tilec.frontend.codes import code_of
+from tilec.frontend.codes import code_of, instead
 from tilec.frontend.emitter import Term, describe, number_of
 from tilec.frontend.joins import joined
 from tilec.frontend.scope import Scope
@@ -19,7 +19,7 @@ from tilec.ir import ops
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.expr import Expr
 from tilec.ir.packed import Codes
-from tilec.ir.types import TileType, i32, u8
+from tilec.ir.types import DType, TileType, i32, i64, u8
 
 _DEPTH: Final = 24
 """Operations followed from an offset towards its operands."""
@@ -49,12 +49,19 @@ def store_tile(call: Call, tensor: Value, term: Term) -> Codes:
     assert dtype is not None
     if not isinstance(term, Codes) or term.dtype != dtype:
         raise call.at.error("E0201", f"`{tensor.name}` holds {dtype}, and {describe(term)} is written",
-                     hint=f"convert the tile with `.astype({dtype})`")  # fmt: skip
+                     hint=_made_of(term, dtype, rank))  # fmt: skip
     shape = term.value.tile.shape
     if len(shape) not in (0, rank):
         raise call.at.error("E0206", f"`{tensor.name}` has {rank} axes, the tile has {len(shape)}",
                      hint="`reshape` the tile before `.astype`")  # fmt: skip
     return Codes(call.emitter.reshape(term.value, shape or (1,) * rank, call.at), dtype)
+
+
+def _made_of(term: Term, dtype: DType, rank: int) -> str:
+    if isinstance(term, bool | int | float):
+        shape = f"({'1, ' * (rank - 1)}2)" if rank > 1 else "2"
+        return f"write a tile of whole bytes, such as `full({shape}, {term}, {instead(dtype)}).astype({dtype})`"
+    return f"convert the tile with `.astype({dtype})`"
 
 
 def stored_bytes(call: Call, tensor: Value, codes: Codes, offsets: Offsets, in_tiles: bool) -> tuple[Value, list[Value]]:
@@ -127,7 +134,13 @@ def _bytes_offsets(call: Call, offsets: Offsets, extents: tuple[int, ...], in_ti
     if in_tiles:
         return offsets((*extents[:-1], extents[-1] // 2))
     *outer, last = offsets(extents)
-    half = _half(call, last, _Even(call.scope).of)
+    # Of an offset that i32 or i64 computes, the halves of its factors are taken: their structure shows vectors. Arithmetic of
+    # other dtypes wraps at numbers that tensors have, so that there the offset itself is computed, and proven not to wrap.
+    even = _Even(call.scope).of
+    if last.tile.dtype in (i32, i64):
+        half = _half(call, last, even)
+    else:
+        half = _floor_half(call, last) if even(last) else None
     return None if half is None else [*outer, half]
 
 
@@ -152,7 +165,11 @@ def _half(call: Call, value: Value, even: Callable[[Value], bool]) -> Value | No
         for side, other in ((right, left), (left, right)) if op.kind == "mul" else ():
             if isinstance(side.owner, ops.Constant) and even(side):
                 return _times(call, other, int(side.owner.value) // 2)
-    return emitter.binary_op("floordiv", value, emitter.constant(2, value.tile, call.at), call.at)
+    return _floor_half(call, value)
+
+
+def _floor_half(call: Call, value: Value) -> Value:
+    return call.emitter.binary_op("floordiv", value, call.emitter.constant(2, value.tile, call.at), call.at)
 
 
 class _Even:

@@ -275,7 +275,8 @@ class _Reader:
             message = f"the stride `{extent}` of {dtype} may be odd, and rows begin at whole bytes"
             raise self.source.error("E0213", message, note, hint="write it as an even number, such as `2 * S`")
         if extent.constant is not None and not even:
-            message = f"the last axis of {dtype} has {extent} elements, an odd number, and two share a byte"
+            elements = "1 element" if extent.constant == 1 else f"{extent} elements"
+            message = f"the last axis of {dtype} has {elements}, an odd number, and two share a byte"
             raise self.source.error("E0213", message, note, hint=f"make it {extent.constant + 1}")
         if not even:
             self.signature.even.setdefault(extent, self.source.span(note))

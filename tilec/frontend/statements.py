@@ -21,6 +21,7 @@ from tilec.frontend.scope import Returned, Scope
 from tilec.frontend.static_loops import items, repeat
 from tilec.ir import ops
 from tilec.ir.core import Block, UnsafeBlock, Value
+from tilec.ir.packed import Codes
 from tilec.ir.types import TileType, i32
 
 
@@ -183,7 +184,11 @@ def _settled(scope: Scope, name: str, pair: tuple[Term, Term], at: At) -> bool:
         joined_type(pair, at)
     except Refused as refused:
         diagnostic = refused.diagnostic
-        if diagnostic is not None:
+        packed = next((term for term in pair if isinstance(term, Codes)), None)
+        if diagnostic is not None and packed is not None:
+            message = f"`{name}` is {describe(packed)} after a branch, which can only be converted or stored there"
+            diagnostic = Diagnostic("E0201", message, diagnostic.primary, hint=diagnostic.hint)
+        elif diagnostic is not None:
             first, second = describe(left), describe(right)
             message = f"`{name}` is {first} after one branch and {second} after the other"
             diagnostic = Diagnostic("E0209", message, diagnostic.primary, hint=diagnostic.hint)

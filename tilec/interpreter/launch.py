@@ -75,10 +75,15 @@ def _type(parameter: Parameter) -> TensorType:
     return parameter.value.tensor
 
 
+def _taken(type_: TensorType) -> str:
+    """The element type of a launch's array."""
+    return str(type_.dtype) if type_.packed is None else f"{type_.dtype}, bytes of two elements of {type_.packed} each"
+
+
 def _bind_symbols(function: Function, parameter: Parameter, array: Array, env: dict[str, int]) -> None:
     type_ = _type(parameter)
     if array.dtype != numpy_dtype(type_.dtype):
-        raise _refusal(function, parameter, f"holds {array.dtype}, the kernel takes {type_.dtype}")
+        raise _refusal(function, parameter, f"holds {array.dtype}, the kernel takes {_taken(type_)}")
     if array.ndim != type_.rank:
         raise _refusal(function, parameter, f"has {array.ndim} axes, the kernel takes {type_.rank}")
     for expr, extent in zip(type_.dims, array.shape, strict=True):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.ir.types import DTYPES
+from tilec.ir.types import DTYPES, PACKED
 from tilec.runtime import dlpack
 from tilec.runtime.driver import (
     COMPUTE_CAPABILITY_MAJOR,
@@ -25,6 +25,14 @@ from tilec.target.chips import DEPENDENT_LAUNCH_SINCE, architecture_of, runs_on
 
 EXTENSION_NAMES: Final = {dtype.numpy: name for name, dtype in DTYPES.items() if dtype.extension}
 """Dtypes of ml_dtypes, which are accepted with their own meaning; on the host, runtime arrays have `DType.storage` instead."""
+_PACKED_NAMES: Final = frozenset(dtype.numpy for dtype in PACKED.values())
+
+
+def _named(dtype: str) -> str:
+    """What a launch takes of an element type."""
+    if dtype in PACKED:
+        return "`u8`, two elements in each and the last axis half as long"
+    return f"`{dtype}`" if dtype in DTYPES else f"one of {', '.join(f'`{name}`' for name in DTYPES)}"
 
 
 class Device:
@@ -54,6 +62,8 @@ class Device:
 
     def empty(self, shape: tuple[int, ...], dtype: str, *, stream: int = 0) -> DeviceArray:
         """An uninitialised array, allocated in stream order; `dtype` is a name such as `bf16`."""
+        if dtype not in DTYPES:
+            raise LaunchError("E0904", "there is no such element type", given=f"`{dtype}`", required=_named(dtype))
         return DeviceArray(self, shape, dtype, stream)
 
     def from_numpy(self, array: NDArray[Any], dtype: str | None = None, *, stream: int = 0) -> DeviceArray:
@@ -61,11 +71,15 @@ class Device:
         inferred = EXTENSION_NAMES.get(array.dtype.name)
         if inferred is None:
             inferred = next((name for name, one in DTYPES.items() if one.numpy == array.dtype.name), None)
+        given = f"`{array.dtype}`"
+        if array.dtype.name in _PACKED_NAMES:
+            required = "bytes of two elements each, as u8: `c[..., 0::2] | c[..., 1::2] << 4` with `c = a.view(np.uint8) & 15`"
+            raise LaunchError("E0904", "the host array keeps each element of 4 bits in a byte of its own", given=given,
+                              required=required)  # fmt: skip
         element_type = dtype or inferred
-        if element_type is None or DTYPES[element_type].bytes != array.dtype.itemsize:
-            raise LaunchError(
-                "E0904", "the host array does not hold this element type", given=f"`{array.dtype}`", required=f"`{dtype}`"
-            )
+        if element_type not in DTYPES or DTYPES[element_type].bytes != array.dtype.itemsize:
+            required = _named(dtype) if dtype else "an array of a dtype of kernels, or its name"
+            raise LaunchError("E0904", "the host array does not hold this element type", given=given, required=required)
         host = np.ascontiguousarray(array)
         result = DeviceArray(self, array.shape, element_type, stream)
         self.driver.copy_to_device(result.pointer, host.ctypes.data, host.nbytes, stream)

@@ -185,6 +185,9 @@ def _from_dlpack(capsule: Any, refuse: Any, kind: str) -> TensorView:
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = DLTensor.from_address(get_pointer(capsule, b"dltensor"))
     dtype = DLPACK_TYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None and tensor.bits == 4:
+        raise refuse("elements of 4 bits are passed as bytes of two each, as `.view(torch.uint8)` has them",
+                     f"`{kind}` of DLPack type ({tensor.code}, 4 bits)")  # fmt: skip
     if dtype is None:
         raise refuse("the element type is unknown", f"`{kind}` of DLPack type ({tensor.code}, {tensor.bits} bits)")
     shape = tuple(int(tensor.shape[axis]) for axis in range(tensor.ndim))

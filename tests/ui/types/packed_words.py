@@ -30,3 +30,7 @@ def packed_words(
     nothing = tl.zeros((4, 4), tl.i4)  #~ E0201
     padded = tl.load(f, (n, k), shape=(1, 64), pad=5)  #~ E0205
     tl.values(w, 0, 3)  #~ E0217
+    tl.store(out, (n, k), 3)  #~ E0201
+    if n > 2:  #~ E0201
+        q = tl.load(w, (0, 0), shape=(16, 64), pad=0)
+    tl.store(out, (n, k), q.astype(tl.i4), mask=True)
