@@ -1,4 +1,4 @@
-"""Runs a kernel's source text as Python, block by block, with elements as its author counts them: of packed dtypes, two in a byte.
+"""Runs a kernel's source text as Python, block by block, with elements as its author counts them: two of a packed dtype a byte.
 
 It shares no code with the compiler, and unlike `enumeration` none with the frontend: a load that reads the wrong half of a
 byte, or a store that is taken for whole bytes and is none, is seen here alone. Tiles are NumPy arrays, packed numbers those of
