@@ -19,6 +19,8 @@ WIDE = {"u4": ("u8", "i8", "i32", "u16", "f32", "f16", "bf16"), "i4": ("i8", "i8
 """Dtypes that elements are converted to."""
 ROWS = (1, 2, 3, 4, 8, 16)
 COLUMNS = (1, 2, 3, 5, 6, 8, 16, 31, 32, 48, 64, 128)
+BY_NUMPY = "by NumPy"
+"""A part of programs that `tests.soundness.authored` can run."""
 FLOATS = ("f32", "f16", "bf16")
 
 
@@ -43,7 +45,7 @@ def packed_program(number: int) -> Program:
     if r.random() < 0.5:
         _packed_and_back(d)
     made = finished(d, number, d.tiles.mode)
-    made.parts = (*made.parts, "by NumPy") if known else made.parts
+    made.parts = (*made.parts, BY_NUMPY) if known else made.parts
     return made
 
 
@@ -225,5 +227,5 @@ def _product(d: Draft) -> None:
         d.line(f"    part = mma(left, {right}, zeros(({rows}, {columns}), f32))")
         d.line(f"    acc = acc + part * load({scales}, (0, g), shape=(1, {columns}))")
         d.parts.add("scales")
-    d.parts |= {"mma", f"mma of {dtype}", "by NumPy"}
+    d.parts |= {"mma", f"mma of {dtype}", BY_NUMPY}
     d.line(f"store({d.tensor('Out', 'f32', 'N', rows, columns)}, (b, 0, 0), acc.reshape((1, {rows}, {columns})))")

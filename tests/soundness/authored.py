@@ -145,7 +145,7 @@ class Launch:
         self.block: Block = ()
         self.tensors: dict[str, Tensor] = {}
         self.names = {**_words(self), **NUMBERS, **sizes}
-        self.names["tilec"] = SimpleNamespace(**{**NUMBERS, "max": _max, "sum": _sum})
+        self.names |= dict.fromkeys(("tilec", "tl"), SimpleNamespace(**{**self.names, "max": _max, "sum": _sum}))
         self.arguments = [self._argument(one, sizes, arrays or {}) for one in kernel.args.args]
         for one in kernel.args.args:
             one.annotation = None
@@ -158,13 +158,13 @@ class Launch:
         assert one.annotation is not None
         if not isinstance(one.annotation, ast.Subscript):
             return sizes[one.arg]
-        access = ast.unparse(one.annotation.value)
+        access = ast.unparse(one.annotation.value).rpartition(".")[2]
         items = one.annotation.slice
         dtype, *dims = items.elts if isinstance(items, ast.Tuple) else [items]
-        strides = [d for d in dims if ast.unparse(d).startswith("Strides")]
+        strides = [d for d in dims if isinstance(d, ast.Subscript)]
         extents = [self._number(d) for d in dims if d not in strides]
         steps = [self._number(d) for one in strides for d in getattr(one, "slice").elts]  # noqa: B009
-        numpy, shape = NUMBERS[ast.unparse(dtype).removeprefix("tilec.")], tuple(map(int, extents))
+        numpy, shape = NUMBERS[ast.unparse(dtype).rpartition(".")[2]], tuple(map(int, extents))
         if any(extent < 1 for extent in shape) or (numpy in PACKED.values() and shape[-1] % 2):
             raise NoSuchLaunch(one.arg)
         if one.arg in arrays:
@@ -254,11 +254,11 @@ def _numbers(position: Any) -> list[int]:
     return [int(one) for one in position] if isinstance(position, tuple) else [int(position)]
 
 
-def _max(x: Any, axis: int = 0) -> Any:
+def _max(x: Any, axis: int | None = None) -> Any:
     return _tile(np.max(np.asarray(x), axis=axis))
 
 
-def _sum(x: Any, axis: int = 0) -> Any:
+def _sum(x: Any, axis: int | None = None) -> Any:
     return _tile(np.sum(np.asarray(x), axis=axis, dtype=x.dtype))
 
 
