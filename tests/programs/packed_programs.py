@@ -89,7 +89,8 @@ def _position(d: Draft, extent: int) -> tuple[str, str]:
         if r.random() < 0.3:
             d.scalars[name] = 2 * abs(d.scalars[name])
             d.head.insert(0, f"requires({name} % 2 == 0)")
-        return f"2 * {name}" if kind == "twice" else name, pad
+        wide = r.choice([name, name, f"i64({name})"])
+        return f"2 * {wide}" if kind == "twice" else wide, pad
     if kind == "block":
         return r.choice(["b", "2 * b", "3 * b + 1", "b * 4 + 2"]), pad
     return r.choice([f"K - {extent}", f"K - {extent} - b", f"K - {2 * extent}"]), pad
@@ -185,14 +186,14 @@ def _packed_and_back(d: Draft) -> None:
     if column == "K - 2" and even not in d.head:
         d.head.insert(0, even)
     tensor = _tensor(d, "InOut", dtype, "N", *v.shape[:-1], "K")
-    place = ", ".join(["b", *("0" for _ in v.shape[:-1]), column])
-    d.line(f"store({tensor}, {converted}, offset=({place}), mask=True)")
+    position = ", ".join(["b", *("0" for _ in v.shape[:-1]), column])
+    d.line(f"store({tensor}, {converted}, offset=({position}), mask=True)")
     d.parts.add("packed mask")
     if roll < 0.7:  # and read again, by other threads than wrote it
         first = r.choice(["0", "1", "3", column])
-        place = ", ".join(["b", *("0" for _ in v.shape[:-1]), first])
+        position = ", ".join(["b", *("0" for _ in v.shape[:-1]), first])
         extent = max(1, v.shape[-1] - r.choice([0, 1, 2]))
-        text = f"load({tensor}, offset=({place}), shape={(1, *v.shape[:-1], extent)}, pad=0)"
+        text = f"load({tensor}, offset=({position}), shape={(1, *v.shape[:-1], extent)}, pad=0)"
         _let(d, dtype, (1, *v.shape[:-1], extent), text)
         v = d.tiles.scope[-1]
         d.line(f"store({d.tensor('Out', v.dtype, 'N', *v.shape)}, ({index}, 0), {v.name}.reshape({(1, *v.shape)}))")
@@ -218,8 +219,8 @@ def _product(d: Draft) -> None:
     d.line(f"acc = zeros(({rows}, {columns}), f32)")
     d.line(f"for g in range({groups}):")
     d.line(f"    left = load({x}, (b, 0, g), shape=(1, {rows}, {group})).reshape(({rows}, {group}))")
-    place, box = ("(0, g)", (columns, group)) if transposed else ("(g, 0)", (group, columns))
-    d.line(f"    right = load({w}, {place}, shape={box}).astype({kind})")
+    position, box = ("(0, g)", (columns, group)) if transposed else ("(g, 0)", (group, columns))
+    d.line(f"    right = load({w}, {position}, shape={box}).astype({kind})")
     right = "right.T" if transposed else "right"
     if r.random() < 0.5:
         d.line(f"    acc = mma(left, {right}, acc)")

@@ -16,6 +16,8 @@ from tests.programs.test_programs import all_equal
 from tests.programs.workers import Job
 from tests.soundness.authored import Launch
 from tilec.frontend import packed
+from tilec.frontend.arguments import Call
+from tilec.ir.core import Value
 from tilec.target.targets import MAIN_TARGETS
 
 PARTS = 12
@@ -56,16 +58,13 @@ def test_numpy_agrees_with_the_interpreter(part: int) -> None:
 def test_a_frontend_that_reads_the_other_half_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter and machine code agree on it, since both run what the frontend emits."""
     some = [packed_program(number) for number in KNOWN[:12]]
-    low_bits = packed._low_bits  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(
-        packed,
-        "_low_bits",
-        lambda call, value, amount: low_bits(
-            call,
-            value,
-            call.emitter.binary_op("xor", amount, call.emitter.constant(4, amount.tile, call.at), call.at),
-        ),
-    )
+    right = packed._low_bits  # pyright: ignore[reportPrivateUsage]
+
+    def wrong(call: Call, value: Value, amount: Value) -> Value:
+        four = call.emitter.constant(4, amount.tile, call.at)
+        return right(call, value, call.emitter.binary_op("xor", amount, four, call.at))
+
+    monkeypatch.setattr(packed, "_low_bits", wrong)
     assert sum(bool(by_numpy(program)) for program in some) >= 3
 
 

@@ -103,6 +103,17 @@ def joined(numbers: Array) -> Array:
     return codes[..., 0::2] | codes[..., 1::2] << 4
 
 
+@dataclass(frozen=True, slots=True)
+class _Dtype:
+    """A dtype of the language, for NumPy its own; called, it converts a number."""
+
+    dtype: np.dtype[Any]
+
+    def __call__(self, number: Any) -> Any:
+        integral = np.issubdtype(self.dtype, np.integer)
+        return int(number) if integral else _tile(converted(np.asarray(number), self.dtype))
+
+
 @dataclass(slots=True)
 class Tensor:
     """A tensor of the kernel: its elements, who has accessed which byte, and which elements the running block has written."""
@@ -144,7 +155,7 @@ class Launch:
         self.grid: Block = ()
         self.block: Block = ()
         self.tensors: dict[str, Tensor] = {}
-        self.names = {**_words(self), **NUMBERS, **sizes}
+        self.names = {**_words(self), **{name: _Dtype(np.dtype(one)) for name, one in NUMBERS.items()}, **sizes}
         self.names |= dict.fromkeys(("tilec", "tl"), SimpleNamespace(**{**self.names, "max": _max, "sum": _sum}))
         self.arguments = [self._argument(one, sizes, arrays or {}) for one in kernel.args.args]
         for one in kernel.args.args:
@@ -152,7 +163,7 @@ class Launch:
         kernel.decorator_list.clear()
         scope = dict(self.names)
         exec(compile(ast.Module([kernel], []), "kernel", "exec"), scope)
-        self.kernel: Callable[..., None] = scope[kernel.name]
+        self.body: Callable[..., None] = scope[kernel.name]
 
     def _argument(self, one: ast.arg, sizes: Mapping[str, int], arrays: Mapping[str, Array]) -> Any:
         assert one.annotation is not None
@@ -189,12 +200,12 @@ class Launch:
     def run(self) -> set[str]:
         """The kinds of faults; `NoSuchLaunch` if the contract forbids the launch."""
         with suppress(_Grid):
-            self.kernel(*self.arguments)
+            self.body(*self.arguments)
         for block in product(*map(range, self.grid)):
             self.block = block
             for tensor in self.tensors.values():
                 tensor.written = set()
-            self.kernel(*self.arguments)
+            self.body(*self.arguments)
             for tensor in self.tensors.values():
                 if tensor.packed and any((*e[:-1], e[-1] ^ 1) not in tensor.written for e in tensor.written):
                     self.kinds.add("half")
@@ -210,7 +221,7 @@ class Launch:
         """The elements of an access; None outside."""
         starts = _numbers(index if offset is None else offset)
         if offset is None:
-            starts = [one * extent for one, extent in zip(starts, shape, strict=True)]
+            starts = tuple(one * extent for one, extent in zip(starts, shape, strict=True))
         self.limit -= int(np.prod(shape))
         if self.limit < 0:
             raise TooLong
@@ -250,8 +261,8 @@ def _left(tensor: Tensor) -> set[str]:
     return kinds
 
 
-def _numbers(position: Any) -> list[int]:
-    return [int(one) for one in position] if isinstance(position, tuple) else [int(position)]
+def _numbers(position: Any) -> tuple[int, ...]:
+    return tuple(map(int, position if isinstance(position, tuple) else (position,)))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _max(x: Any, axis: int | None = None) -> Any:
@@ -285,7 +296,7 @@ def _words(launch: Launch) -> dict[str, Any]:
         tensor.contents = np.array(drawn).reshape(tensor.shape)
 
     def load(tensor: Tensor, index: Any = None, *, offset: Any = None, shape: Any = None, pad: Any = None) -> Any:
-        extents = (1,) * len(tensor.shape) if shape is None else shape if isinstance(shape, tuple) else (shape,)
+        extents: tuple[int, ...] = (1,) * len(tensor.shape) if shape is None else _numbers(shape)
         elements = launch.box(tensor, index, offset, extents, pad is not None)
         zero = converted(np.array(0 if pad is None else pad, np.float32), np.dtype(tensor.dtype))
         found = np.array([zero if one is None else launch.read(tensor, one) for one in elements]).astype(tensor.dtype)
@@ -299,22 +310,34 @@ def _words(launch: Launch) -> dict[str, Any]:
             if element is not None:
                 launch.write(tensor, element, number)
 
-    def full(shape: Any, number: Any, dtype: Any) -> Any:
-        return _tile(np.broadcast_to(converted(np.asarray(number), np.dtype(dtype)), shape))
+    def bid(axis: int) -> int:
+        return launch.block[axis]
 
-    def mma(a: Any, b: Any, acc: Any) -> Any:
-        wide = [np.asarray(one).astype(np.float64) for one in (a, b, acc)]
-        return _tile((wide[0] @ wide[1] + wide[2]).astype(acc.dtype))
+    def num_blocks(axis: int) -> int:
+        return launch.grid[axis]
 
     return {
-        "grid": grid, "requires": requires, "values": values, "load": load, "store": store, "full": full, "mma": mma,
-        "bid": lambda axis: launch.block[axis], "num_blocks": lambda axis: launch.grid[axis],
-        "cdiv": lambda a, b: -(-a // b), "minimum": _both(min, np.minimum), "maximum": _both(max, np.maximum), "min": min,
-        "max": max, "where": _where, "zeros": lambda shape, dtype: _tile(np.zeros(shape, dtype)),
-        "arange": lambda n: _tile(np.arange(n, dtype=np.int32)),
-        "broadcast_to": lambda x, shape: _tile(np.broadcast_to(np.asarray(x), shape)),
-        "abs": operator.abs, "boolean": np.bool_, "static_range": range,
+        "grid": grid, "requires": requires, "values": values, "load": load, "store": store, "bid": bid,
+        "num_blocks": num_blocks, "full": _full, "mma": _mma, "cdiv": _cdiv, "minimum": _minimum, "maximum": _maximum,
+        "min": min, "max": max, "where": _where, "zeros": _zeros, "abs": operator.abs, "static_range": range,
     }  # fmt: skip
+
+
+def _full(shape: Any, number: Any, dtype: Any) -> Any:
+    return _tile(np.broadcast_to(converted(np.asarray(number), np.dtype(dtype)), shape))
+
+
+def _zeros(shape: Any, dtype: Any) -> Any:
+    return _tile(np.zeros(shape, np.dtype(dtype)))
+
+
+def _mma(a: Any, b: Any, acc: Any) -> Any:
+    wide = [np.asarray(one).astype(np.float64) for one in (a, b, acc)]
+    return _tile((wide[0] @ wide[1] + wide[2]).astype(acc.dtype))
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def _scalar(number: Any, dtype: Any) -> Any:
@@ -322,8 +345,12 @@ def _scalar(number: Any, dtype: Any) -> Any:
     return int(number) if dtype in (np.int32, np.int64) else _tile(np.asarray(number))
 
 
-def _both(numbers: Callable[..., Any], tiles: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda a, b: numbers(a, b) if isinstance(a, int) and isinstance(b, int) else _tile(tiles(a, b))
+def _minimum(a: Any, b: Any) -> Any:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else _tile(np.minimum(a, b))
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else _tile(np.maximum(a, b))
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:

@@ -235,7 +235,7 @@ def _writes(s: Sketch, boxes: Boxes, dtype: str, value: str) -> None:
         return
     by_tile = f"store({name}, {_at(boxes, boxes.tile)}, {_full(boxes, step, value, dtype)}{mask})"
     extent = step if r.random() > WRONG else max(1, step + r.choice([-2, 2, 2, 1]))
-    first = boxes.first if r.random() > WRONG else f"{boxes.first} + {r.choice([2, -2, 1])}"
+    first = _even(s, boxes) if r.random() > WRONG else f"{boxes.first} + {r.choice([2, -2, 1])}"
     by_offset = f"store({name}, {_full(boxes, extent, value, dtype)}, offset={_at(boxes, first)}{mask})"
     write = r.choice([by_tile, by_offset])
     if form == "branch":
@@ -250,6 +250,34 @@ def _writes(s: Sketch, boxes: Boxes, dtype: str, value: str) -> None:
         s.line(f"    {write}")
     else:
         s.line(write)
+
+
+def _even(s: Sketch, boxes: Boxes) -> str:
+    """The first column of a box, written otherwise now and then: even by other operations, by a cast, or by the contract."""
+    r, first = s.r, boxes.first
+    if r.random() < 0.6:
+        return first
+    kind = r.choice(["scalar", "bits", "cast", "clamped", "shift", "difference", "masked"])
+    s.parts.append(kind)
+    if kind in ("scalar", "difference", "masked"):
+        scalar = s.name("q")
+        s.parameters.append(f"{scalar}: {r.choice(['i32', 'i32', 'i64', 'u8'])}")
+        if kind == "masked":
+            return f"{first} + ({scalar} & {r.choice(['0', '2', '1', '254'])})"
+        s.head.insert(0, f"requires(0 <= {scalar}, {scalar} <= {r.choice(['0', '1', '1', '2'])})")
+        if r.random() > WRONG:
+            s.head.insert(1, f"requires({scalar} % {r.choice(['2', '2', '4', '6'])} == 0)")
+        return f"{first} + {scalar}" if kind == "scalar" else f"{first} - {r.choice(['', '2 * '])}{scalar}"
+    if kind == "clamped":
+        limit = r.choice([f"{boxes.columns} - {boxes.step}", f"{boxes.columns} - 2", f"{boxes.columns}"])
+        return r.choice([f"minimum({first}, {limit})", f"maximum({first}, 0)", f"maximum({first}, 1)"])
+    if kind == "shift":
+        return f"(({boxes.tile}) << 1) * {boxes.step // 2}"
+    return (
+        f"(({first}) {r.choice(['| 0', '^ 0', '& -2', '^ 2', '| 1'])})"
+        if kind == "bits"
+        else f"{r.choice(['i64', 'u32', 'i16', 'u8'])}({first})"
+    )
 
 
 def _neighbour(s: Sketch, boxes: Boxes, name: str) -> str:

@@ -200,7 +200,7 @@ def valuations(
         return
     largest = {1: 24, 2: 6, 3: 4}.get(len(symbols), 3)
     if any(p.access is not None and p.value.tensor.packed is not None for p in function.parameters):
-        largest *= 3  # two elements share a byte, and rows begin at whole ones
+        largest *= 5  # two elements share a byte: few boxes of them are small
     ranges = [_scalar_sizes(r, *scalars[s], largest) if s in scalars else range(1, largest + 1) for s in symbols]
     small = _product(r, ranges, symbols, checks)
     r.shuffle(small)
