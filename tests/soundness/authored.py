@@ -161,7 +161,7 @@ class Launch:
         for one in kernel.args.args:
             one.annotation = None
         kernel.decorator_list.clear()
-        scope = dict(self.names)
+        scope: dict[str, Any] = dict(self.names)
         exec(compile(ast.Module([kernel], []), "kernel", "exec"), scope)
         self.body: Callable[..., None] = scope[kernel.name]
 

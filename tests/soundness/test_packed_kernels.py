@@ -1,7 +1,7 @@
 """Random kernels with packed tensors: none that the prover accepts has a fault as its author counts elements and their bytes.
 
 `enumeration` runs the tile IR, whose tensors have bytes; here the source text runs, so that the frontend's own step from
-elements to bytes is judged too. `test_random_kernels` compares the same kernels with `enumeration`.
+elements to bytes is compared too. `test_random_kernels` compares the same kernels with `enumeration`.
 """
 
 from __future__ import annotations
