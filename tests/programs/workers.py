@@ -15,12 +15,14 @@ from ci.evidence.verdicts import Line, Verdict, key
 from tests.programs.fed_products import fed_program
 from tests.programs.generate import Program, odd_program, program, u64_program
 from tests.programs.machines import Outcome, examine
+from tests.programs.packed_programs import packed_program
 from tests.programs.traffic import odd_traffic, traffic
 from tilec.target.targets import Target
 
 MAKE = {
     "program": program, "traffic": traffic, "odd program": odd_program, "odd traffic": odd_traffic,
     "fed product": fed_program, "u64 program": u64_program,
+    "packed program": packed_program,
 }  # fmt: skip
 SECONDS = 1200.0
 

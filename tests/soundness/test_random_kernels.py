@@ -74,7 +74,7 @@ def test_no_refuted_kernel_is_accepted(batch: int, soundness_kernels: int, sound
 )
 def test_no_refuted_kernel_of_a_family_is_accepted(first: int, batch: int, soundness_kernels: int) -> None:
     """Those with u64, with writes that cover an output together, with arithmetic near the limits of its dtype, with the newer
-    words of the language, with promises, and about rows of different integers."""
+    words of the language, with promises, about rows of different integers, and with packed tensors."""
     share = soundness_kernels // BATCHES
     kinds: Counter[str] = Counter()
     for seed in range(first + batch * share, first + (batch + 1) * share):

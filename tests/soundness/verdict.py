@@ -19,6 +19,7 @@ from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
 from tests.soundness.near_limits import near_limits
+from tests.soundness.packed_tensors import packed_tensors
 from tests.soundness.promised import promised
 from tests.soundness.rows import rows
 from tests.soundness.schedules import SCHEDULES
@@ -50,7 +51,9 @@ PROMISES_SEEDS = 5_000_000_000
 """Kernels from here on promise what integers they leave."""
 ROWS_SEEDS = 6_000_000_000
 """Kernels from here on promise that the integers of each row differ, or rely on it."""
-FAMILIES = (U64_SEEDS, WRITES_SEEDS, LIMITS_SEEDS, WORDS_SEEDS, PROMISES_SEEDS, ROWS_SEEDS)
+PACKED_SEEDS = 7_000_000_000
+"""Kernels from here on have packed tensors, whose bytes have two elements each."""
+FAMILIES = (U64_SEEDS, WRITES_SEEDS, LIMITS_SEEDS, WORDS_SEEDS, PROMISES_SEEDS, ROWS_SEEDS, PACKED_SEEDS)
 """The first numbers of kernels of one kind each, so that the kernels of all other numbers stay what they were."""
 WITH_U64 = (*INTEGERS, *["u64"] * 8)
 """Integers of a kernel from `U64_SEEDS` on: about half of them are u64."""
@@ -98,6 +101,8 @@ def generate(seed: int) -> Description:
 def generate_any(seed: int) -> Description | WideKernel:
     """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
     `generate`. From `U64_SEEDS` on, one over the whole language of which many integers are u64."""
+    if seed >= PACKED_SEEDS:
+        return _with_mistakes(r := random.Random(f"packed kernel {seed - PACKED_SEEDS}"), packed_tensors(r), [0, 0, 0, 0, 1])
     if seed >= ROWS_SEEDS:
         return _with_mistakes(r := random.Random(f"rows kernel {seed - ROWS_SEEDS}"), rows(r), [0, 0, 0, 0, 1])
     if seed >= PROMISES_SEEDS:
@@ -199,6 +204,8 @@ def valuations(
             yield {}, False
         return
     largest = {1: 24, 2: 6, 3: 4}.get(len(symbols), 3)
+    if any(p.access is not None and p.value.tensor.packed is not None for p in function.parameters):
+        largest *= 5  # two elements share a byte: few boxes of them are small
     ranges = [_scalar_sizes(r, *scalars[s], largest) if s in scalars else range(1, largest + 1) for s in symbols]
     small = _product(r, ranges, symbols, checks)
     r.shuffle(small)
