@@ -110,7 +110,7 @@ class BlockMachine(BlockMemory):
         return results
 
     def loop(self, step: Step, active: NDArray[np.bool_]) -> list[Array]:
-        names = re.match(r"scf.for (%\w+) = (%\w+) to (%\w+) step (%\w+)", step.text)
+        names = re.match(r"scf.for (%\w+) = (%[\w#]+) to (%[\w#]+) step (%[\w#]+)", step.text)
         assert names
         lower, upper, stride = (self.uniform(self.values[name], active) for name in names.groups()[1:])
         pairs = re.search(r"iter_args\((.*?)\)", step.text)
