@@ -164,7 +164,7 @@ def nested(depth: int) -> Any:
                     {"measured": "x", "kernel": "k", "cost": "B * at_once", "choices": [{"B": 1, "at_once": 2}, {"B": 1}]}
                 ]
             },
-            "its step: choice 2 has no `B`, which `cost` uses",
+            "its step: `cost` uses `B`, which choice 2 does not set",
         ),
     ],
 )

@@ -24,7 +24,7 @@ CHOICES = tuned_project.TUNING.partition("choices = ")[2].partition("\nshapes")[
     [
         ("cost = {", "cost = 3 # {", "`cost` is neither an expression nor a table of expressions"),
         ("cost = { turn = ", "cost = { other = 3, turn = ", "`cost` is neither an expression nor a table of expressions"),
-        ("at_once * BLOCK", "at_once * DEPTH", "`cost` uses `DEPTH`, which the choice BLOCK = 64 does not set"),
+        ("at_once * BLOCK", "at_once * DEPTH", "`cost` uses `DEPTH`, which choice BLOCK = 64 does not set"),
         ("at_once * BLOCK", "import os", "is no expression"),
         (CHOICES, "3", "`choices` is not a list of tables"),
         (CHOICES, "[]", "`choices` is not a list of tables"),

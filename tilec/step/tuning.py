@@ -11,7 +11,7 @@ cheapest choice for the extents of its tensors; the first on a tie.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -110,12 +110,17 @@ def _choice(entry: Mapping[str, Any]) -> Choice:
         constants: dict[str, Constant] = {name: value for name, value in values.items() if name.isupper()}
         parsed_rows.append((constants, {name: value for name, value in values.items() if not name.isupper()}))
     cost_expression = parse(cost)
-    used = {name for name in cost_expression.names if "[" not in name}
     for number, (constants, numbers) in enumerate(parsed_rows, 1):
-        for name in sorted(used - constants.keys() - numbers.keys()):
-            raise StepError(f"choice {number} has no `{name}`, which `cost` uses")
+        require_numbers(cost_expression, {**constants, **numbers}, str(number))
     sizes = {name: _sizes(cost_expression, name, parsed_rows) for name in cost_expression.names if "[" in name}
     return Choice(cost_expression, tuple(parsed_rows), tuple(sorted({name.partition("[")[0] for name in sizes})), sizes)
+
+
+def require_numbers(cost: Expression, names: Collection[str], choice: str) -> None:
+    """StepError if `cost` uses a number that is none of `names`, those of a choice; `choice` says which one."""
+    for name in sorted(cost.names):
+        if "[" not in name and name not in names:
+            raise StepError(f"`cost` uses `{name}`, which choice {choice} does not set")
 
 
 def _sizes(cost: Expression, extent: str, rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant, Locate, Refuse
 from tilec.project.read.schedules import Rule, read_schedule
 from tilec.step.expressions import StepError, parse
-from tilec.step.tuning import MAX_CHOICES, read_tuning
+from tilec.step.tuning import MAX_CHOICES, read_tuning, require_numbers
 from tilec.target.schedule import merged
 from tilec.target.targets import TARGETS, Target
 
@@ -189,10 +189,8 @@ def _tuned(table: dict[str, Any], architectures: Architectures, refuse: Refuse, 
 def _check(tuned: Tuned) -> None:
     """StepError if the cost cannot be evaluated for some choice."""
     for text in tuned.terms.values():
-        cost_names = {name for name in parse(text).names if "[" not in name} - {AT_ONCE}
         for one in tuned.candidates:
-            for name in sorted(cost_names - {*one.constants, *one.numbers}):
-                raise StepError(f"`cost` uses `{name}`, which the choice {description(one.constants)} does not set")
+            require_numbers(parse(text), {AT_ONCE, *one.constants, *one.numbers}, description(one.constants))
     read_tuning([as_declared(tuned, TARGETS[0], tuned.candidates, {})])
 
 
