@@ -108,7 +108,7 @@ def prepared_with(function: Function, target: Target, overrides: Overrides = NOT
 
 
 def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
-    """A specialisation with the compiler's own schedule instead of the build file's; its copies are `cp.async`, not TMA."""
+    """A specialisation with the compiler's own schedule instead of the build file's."""
     return pickle.loads(_as_chosen(name, target, tuple(wanted.items())))
 
 

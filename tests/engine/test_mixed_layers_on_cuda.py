@@ -13,17 +13,13 @@ from typing import Any
 import pytest
 from one_sequence import OneSequence
 from test_mixture_on_cuda import CONFIG as WITHOUT_DENSE
-from test_mixture_on_cuda import Counting, names, unread
+from test_mixture_on_cuda import Counting, loaded_from, names, require_one_copy, unread
 from test_prompts import check_launches
 
-from engine.backends.cuda import CudaBackend
-from engine.backends.decode_steps import graphs_of
-from engine.backends.device_buffers import cache_bytes
 from engine.backends.device_pages import lasting_bytes, steps_bytes
 from engine.backends.load import _check_model, _find_bundle, load_on_gpu
 from engine.backends.paged_steps import chunk_graphs, serve_graphs
 from engine.backends.prompts import union
-from engine.backends.upload import STAGING_BYTES, THREADS
 from engine.batch import Batch
 from engine.errors import BundleRefused
 from engine.graph.plan import plan_memory
@@ -46,20 +42,12 @@ DENSE, SPARSE = 3, 3
 
 @pytest.fixture(scope="module")
 def backend(mixed_bundle: Path) -> Iterator[tuple[OneSequence, Counting]]:
-    driver = Counting()
-    loaded = OneSequence(CudaBackend(open_bundle(mixed_bundle), Device(driver)))
-    loaded.load(CONFIG, unread(CONFIG), 4096)
-    yield loaded, driver
-    loaded.close()
-    assert not driver.buffers, "something was not freed"
+    with loaded_from(mixed_bundle, CONFIG) as found:
+        yield found
 
 
 def test_a_load_has_no_second_copy_of_anything(backend: tuple[OneSequence, Counting]) -> None:
-    loaded, driver = backend
-    cuda: Any = loaded.backend
-    needed = unread(CONFIG).bytes + cache_bytes(list(graphs_of(cuda.step, 1).values())) + cuda._arena[1]
-    inputs = 32 << 20  # of prompts, the table of positions, and what alignment takes
-    assert needed < driver.most < needed + THREADS * STAGING_BYTES + inputs < 1.2 * needed
+    require_one_copy(CONFIG, *backend)
 
 
 def test_a_decode_step(backend: tuple[OneSequence, Counting]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -55,23 +56,33 @@ class Counting(FakeDriver):
         return pointer
 
 
-@pytest.fixture(scope="module")
-def backend(shipped_mixture_bundle: Path) -> Iterator[tuple[OneSequence, Counting]]:
+@contextlib.contextmanager
+def loaded_from(bundle: Path, config: Qwen3MoeConfig) -> Iterator[tuple[OneSequence, Counting]]:
+    """A model of this form on a device that computes nothing."""
     driver = Counting()
-    loaded = OneSequence(CudaBackend(open_bundle(shipped_mixture_bundle), Device(driver)))
-    loaded.load(CONFIG, unread(CONFIG), 4096)
+    loaded = OneSequence(CudaBackend(open_bundle(bundle), Device(driver)))
+    loaded.load(config, unread(config), 4096)
     yield loaded, driver
     loaded.close()
     assert not driver.buffers, "something was not freed"
 
 
-def test_a_load_has_no_second_copy_of_anything(backend: tuple[OneSequence, Counting]) -> None:
+def require_one_copy(config: Qwen3MoeConfig, loaded: OneSequence, driver: Counting) -> None:
     """Of weights, caches and activations; threads copy through page-locked memory of a size that no model changes."""
-    loaded, driver = backend
     cuda: Any = loaded.backend
-    needed = unread(CONFIG).bytes + cache_bytes(list(graphs_of(cuda.step, 1).values())) + cuda._arena[1]
+    needed = unread(config).bytes + cache_bytes(list(graphs_of(cuda.step, 1).values())) + cuda._arena[1]
     inputs = 32 << 20  # of prompts, the table of positions, and what alignment takes
     assert needed < driver.most < needed + THREADS * STAGING_BYTES + inputs < 1.2 * needed
+
+
+@pytest.fixture(scope="module")
+def backend(shipped_mixture_bundle: Path) -> Iterator[tuple[OneSequence, Counting]]:
+    with loaded_from(shipped_mixture_bundle, CONFIG) as found:
+        yield found
+
+
+def test_a_load_has_no_second_copy_of_anything(backend: tuple[OneSequence, Counting]) -> None:
+    require_one_copy(CONFIG, *backend)
 
 
 def names(loaded: Any, driver: FakeDriver, before: int) -> list[str]:

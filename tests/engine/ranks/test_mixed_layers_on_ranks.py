@@ -21,26 +21,22 @@ from interpreter_ranks import (
 )  # fmt: skip
 from mixed_models import write_mixed
 from paged_logits import logits_of
-from test_verify_ranks import FORMATS, RANK, SIZES
+from test_verify_ranks import FORMATS, PROMPTS, SIZES, verify_modes
 
 from engine.api import Engine
 from engine.backends.backend import Backend
 from engine.batch import Batch
 from engine.errors import UsageError
-from engine.graph.plan import plan_memory
-from engine.graph.verify import verify
 from engine.models.qwen3_moe import UNMEASURED
 from engine.paged_batch import PagedBatch
 from engine.ranks.interpreter import InterpreterRanks
 from engine.ranks.shards import shards_of, verify_shards
 from engine.ranks.step import RankStep, rank_step
-from engine.ranks.verify import verify_lasting
 from engine.tools.quantize.checkpoint import prepare, write_quantised
 from engine.tools.quantize.fp8 import Fp8
 from engine.tools.quantize.int4 import Int4
 from tests.campaign import first
 from tilec.step.collectives import COLLECTIVES
-from tilec.step.step import OUTPUT_MODES
 
 SHARED: Any = {
     "layers": 4, "dense_layers": (0, 3), "hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 16,
@@ -132,13 +128,7 @@ def ranked(dense_layers: str, layers: int = 4, weights: str = "16bit", caches: s
 @pytest.mark.parametrize("dense_layers", ["0,3", "1,2"])
 def test_steps_of_all_modes_are_verified(dense_layers: str, weights: str, caches: str) -> None:
     step = ranked(dense_layers, 4, weights, caches).with_pages(40)
-    for mode, tokens in (("decode", 1), ("batch", 4), ("prefill", 5), ("prefill", 517), ("serve", 8), ("chunk", 300)):
-        for head in OUTPUT_MODES if mode == "prefill" else OUTPUT_MODES[:3]:
-            graph = step.graph(mode, head, tokens=tokens)  # pyright: ignore[reportArgumentType]
-            memory = plan_memory(graph)
-            verify_lasting(graph, memory)
-            if head == "argmax":
-                verify(graph, memory, RANK.contract)
+    verify_modes(step, [*PROMPTS, ("serve", 8), ("chunk", 300)])
     graph = step.graph("decode", "argmax")
     assert sum(op.kernel in COLLECTIVES for op in graph.ops) == 2 * 4  # two in a layer, whatever its kind
 

@@ -8,21 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_verify_ranks import FORMATS, RANK, Mutation, called, changed, ranked, reading, viewed, without
+from test_verify_ranks import FORMATS, PROMPTS, Mutation, called, changed, ranked, reading, verify_modes, viewed, without
 
 from engine.graph.integers import GraphError
 from engine.graph.invariance import verify_invariance, with_tiles
-from engine.graph.plan import plan_memory
-from engine.graph.verify import verify
 from engine.ranks.shards import ShardError, shards_of, verify_shards
 from engine.ranks.step import RankStep
-from engine.ranks.verify import verify_lasting, verify_ranks
+from engine.ranks.verify import verify_ranks
 from tests.campaign import first
 from tilec.step.collectives import COLLECTIVES
 from tilec.step.expressions import StepError
 from tilec.step.graph import StepGraph
 from tilec.step.ranks import among_ranks
-from tilec.step.step import OUTPUT_MODES
 
 GATE = "model.layers.*.mlp.gate.weight"
 DOWN = "model.layers.*.mlp.experts.down_proj.weight"
@@ -33,14 +30,7 @@ GATE_UP = "model.layers.*.mlp.experts.gate_up_proj.weight"
 def test_steps_of_all_modes_are_verified(weights: str, caches: str) -> None:
     """Of all tiles of experts, of 16, 64 and 128 rows."""
     step = ranked("qwen3_moe", 2, weights, caches).with_pages(40)
-    for mode, tokens in (("decode", 1), ("batch", 4), ("prefill", 5), ("prefill", 517), ("prefill", 1500), ("serve", 8),
-                         ("chunk", 300)):  # fmt: skip
-        for head in OUTPUT_MODES if mode == "prefill" else OUTPUT_MODES[:3]:
-            graph = step.graph(mode, head, tokens=tokens)  # pyright: ignore[reportArgumentType]
-            memory = plan_memory(graph)
-            verify_lasting(graph, memory)
-            if head == "argmax":
-                verify(graph, memory, RANK.contract)
+    verify_modes(step, [*PROMPTS, ("prefill", 1500), ("serve", 8), ("chunk", 300)])
 
 
 def test_what_a_rank_has() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
@@ -24,7 +24,7 @@ from engine.ranks.verify import verify_lasting, verify_ranks
 from tests.campaign import first
 from tilec.step.collectives import COLLECTIVES
 from tilec.step.graph import Op, StepGraph, View
-from tilec.step.step import OUTPUT_MODES
+from tilec.step.step import OUTPUT_MODES, Mode
 
 SIZES = {
     "qwen3": {"hidden_size": 5120, "intermediate_size": 25600, "num_attention_heads": 64, "num_key_value_heads": 8},
@@ -49,6 +49,21 @@ RANK: Final = RankInterpreter(0, RankBarrier(1), KERNELS)
 """Its contracts are those of the kernels at block sizes of the interpreter: no bundle has the sizes of ranks."""
 
 
+PROMPTS: Final[list[tuple[Mode, int]]] = [("decode", 1), ("batch", 4), ("prefill", 5), ("prefill", 517)]
+"""Modes of steps, and their tokens."""
+
+
+def verify_modes(step: RankStep, modes: Iterable[tuple[Mode, int]] = PROMPTS, *, alone: bool = True) -> None:
+    """Verify each mode with each output: all ranks together, and a rank alone with contracts of kernels and collectives."""
+    for mode, tokens in modes:
+        for head in OUTPUT_MODES if mode == "prefill" else OUTPUT_MODES[:3]:
+            graph = step.graph(mode, head, tokens=tokens)
+            memory = plan_memory(graph)
+            verify_lasting(graph, memory)
+            if head == "argmax" and alone:
+                verify(graph, memory, RANK.contract)
+
+
 @pytest.mark.parametrize(
     ("family", "formats", "ranks"),
     first(4, [("qwen3", FORMATS[0], 2), ("llama", FORMATS[3], 2), ("qwen3", FORMATS[1], 4), ("qwen3", FORMATS[2], 2),
@@ -58,14 +73,7 @@ RANK: Final = RankInterpreter(0, RankBarrier(1), KERNELS)
 )  # fmt: skip
 def test_steps_of_all_modes_are_verified(family: str, formats: tuple[str, str], ranks: int) -> None:
     """`graph` verifies all ranks; the step of each is also verified alone, with contracts of kernels and collectives."""
-    step = ranked(family, ranks, *formats)
-    for mode, tokens in (("decode", 1), ("batch", 4), ("prefill", 5), ("prefill", 517)):
-        for head in OUTPUT_MODES if mode == "prefill" else OUTPUT_MODES[:3]:
-            graph = step.graph(mode, head, tokens=tokens)  # pyright: ignore[reportArgumentType]
-            memory = plan_memory(graph)
-            verify_lasting(graph, memory)
-            if head == "argmax" and ranks == 2:
-                verify(graph, memory, RANK.contract)
+    verify_modes(ranked(family, ranks, *formats), alone=ranks == 2)
 
 
 def test_what_a_rank_has() -> None:
