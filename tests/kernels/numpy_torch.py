@@ -16,6 +16,7 @@ NAMES = {
     "float16": np.dtype(np.float16), "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32),
     "float64": np.dtype(np.float64), "int32": np.dtype(np.int32), "int64": np.dtype(np.int64),
+    "uint32": np.dtype(np.uint32),
 }  # fmt: skip
 
 
@@ -141,7 +142,8 @@ class Tensor:
     def reshape(self, *shape: int) -> Tensor:
         return Tensor(self.array.reshape(shape))
 
-    view = reshape
+    def view(self, *shape: Any) -> Tensor:
+        return Tensor(self.array.view(shape[0])) if isinstance(shape[0], np.dtype) else self.reshape(*shape)
 
     def sum(self, axis: int, keepdim: bool = False) -> Tensor:
         return Tensor(self.array.sum(axis, keepdims=keepdim))
@@ -187,8 +189,10 @@ class Tensor:
     def tolist(self) -> Any:
         return self.array.tolist()
 
-    def split(self, sizes: list[int], axis: int) -> list[Tensor]:
-        return [Tensor(part) for part in np.split(self.array, np.cumsum(sizes)[:-1], axis)]
+    def split(self, sizes: int | list[int], axis: int) -> list[Tensor]:
+        extent = self.shape[axis]
+        ends = range(sizes, extent, sizes) if isinstance(sizes, int) else np.cumsum(sizes)[:-1]
+        return [Tensor(part) for part in np.split(self.array, list(ends), axis)]
 
     def chunk(self, count: int, dim: int) -> list[Tensor]:
         return [Tensor(part) for part in np.split(self.array, count, dim)]

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from tests import shipped
@@ -132,3 +134,31 @@ def test_a_mistake_is_wrong(name: str, mistake: str, first: int, checker: Any, t
     seeds = range(first, first + LAUNCHES)
     missed = [seed for seed in seeds if not wrong(checker, *launched(function, SMALL[name], seed))]
     assert len(missed) < LAUNCHES
+
+
+def cut_sums(a: Any, b: Any, a_scales: Any, b_scales: Any, bits: int) -> Any:
+    """Products of eight bits as tensor cores of sm_90 sum them, an element at a time: 32 products and the sum so far are cut
+    at a bit of this many below the largest."""
+    total = np.zeros((len(a), len(b)))
+    for block in range(a.shape[1] // 128):
+        found = np.zeros_like(total)
+        for first in range(128 * block, 128 * block + 128, 32):
+            terms = np.concatenate([a[:, None, first : first + 32] * b[None, :, first : first + 32], found[..., None]], 2)
+            unit = 2.0 ** (np.floor(np.log2(np.abs(terms).max(2, keepdims=True))) - bits)
+            found = (np.trunc(terms / unit) * unit).sum(2)
+        total += found * a_scales[block][:, None] * b_scales[:, block].repeat(128)
+    return total
+
+
+@pytest.mark.parametrize("depth", [384, 1152])
+def test_sums_of_products_of_eight_bits_may_be_cut_and_miss_none(depth: int, checker: Any) -> None:
+    draw = np.random.default_rng(depth)
+    a, b = (draw.standard_normal((rows, depth)).astype(ml_dtypes.float8_e4m3fn) for rows in (64, 128))
+    a_scales, b_scales = (draw.standard_normal(shape).astype(np.float32) for shape in ((depth // 128, 64), (1, depth // 128)))
+    right = checker.rounded_kernels.blocks(*map(Tensor, (a, a_scales, b, b_scales)))
+    wide = [one.astype(np.float64) for one in (a, b, a_scales, b_scales)]
+    for dtype, narrow in (("f16", np.float16), ("bf16", ml_dtypes.bfloat16)):
+        found = cut_sums(*wide, bits=12)
+        missing = wide[0][:, 5:6] * wide[1][:, 5] * wide[2][0][:, None] * wide[3][0, 0]
+        assert right.stored(dtype).allows(Tensor(found.astype(narrow)))
+        assert not right.stored(dtype).allows(Tensor((found - missing).astype(narrow)))

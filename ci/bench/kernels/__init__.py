@@ -9,7 +9,7 @@ from typing import Final
 from ci.bench.front import Case
 
 CASES: Final = {
-    "kernels_gpu": Case("every built kernel against float64 and torch", defaults={"budget": 280.0}),
+    "kernels_gpu": Case("every built kernel against float64 and torch", defaults={"budget": 900.0}),
     "rows_gpu": Case("the bits of a row in any batch, of a prompt in any chunks"),
     "sanitize_gpu": Case("every built kernel under compute-sanitizer", defaults={"jobs": 4}),
     "attention": Case("candidates of attention at prefill and torch's"),

@@ -97,7 +97,8 @@ def _make_tensor(manifest: Manifest, spec: TensorSpec, env: Mapping[str, int], d
         return torch.randint(low, high, shape, device=device, dtype=dtype)
     if spec.access == "atomic":
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.randn(shape, dtype=torch.float32 if math.prod(shape) < 2**28 else dtype, device=device).to(dtype)
+    drawn = torch.float32 if math.prod(shape) < 2**28 else torch.bfloat16 if dtype.itemsize == 1 else dtype
+    return torch.randn(shape, dtype=drawn, device=device).to(dtype)
 
 
 GUARD: Final = 128

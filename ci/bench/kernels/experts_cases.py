@@ -71,7 +71,8 @@ def _weights(t: Tensors) -> Any:
     chosen = t["experts"].long()
     if "w_scales" not in t:
         return t["w"][chosen]
-    return dequantised({name: t[name][chosen] for name in ("w", "w_scales", "w_zeros") if name in t})
+    words = t["w"].view(torch.int32) if t["w"].dtype == torch.uint32 else t["w"]  # torch gathers no unsigned words on a GPU
+    return dequantised({"w": words[chosen]} | {name: t[name][chosen] for name in ("w_scales", "w_zeros") if name in t})
 
 
 def _route(manifest: Manifest, t: Tensors) -> Tensors:

@@ -55,16 +55,26 @@ def prompts(t: Tensors) -> Iterator[tuple[slice, slice, Any]]:
         row = end
 
 
-def _packed(manifest: Manifest, t: Tensors) -> Tensors:
+def fused(t: Tensors) -> Callable[[], Any]:
+    """PyTorch's attention of all prompts, whose rows and slots are read once: a call of it can be captured in a graph."""
+    own = list(prompts(t))
     out = torch.empty_like(t["q"])
-    for rows, slots, seen in prompts(t):
-        q = t["q"][rows]
-        tokens, heads, group, width = q.shape
-        queries = q.reshape(tokens, heads * group, width).transpose(0, 1)
-        keys, values = (t[name][slots].transpose(0, 1).repeat_interleave(group, 0) for name in ("k_cache", "v_cache"))
-        found = functional.scaled_dot_product_attention(queries[None], keys[None], values[None], attn_mask=seen)[0]
-        out[rows] = found.transpose(0, 1).reshape(q.shape)
-    return {"out": out}
+
+    def attend() -> Any:
+        for rows, slots, seen in own:
+            q = t["q"][rows]
+            tokens, heads, group, width = q.shape
+            queries = q.reshape(tokens, heads * group, width).transpose(0, 1)
+            keys, values = (t[name][slots].transpose(0, 1).repeat_interleave(group, 0) for name in ("k_cache", "v_cache"))
+            found = functional.scaled_dot_product_attention(queries[None], keys[None], values[None], attn_mask=seen)[0]
+            out[rows] = found.transpose(0, 1).reshape(q.shape)
+        return out
+
+    return attend
+
+
+def _packed(manifest: Manifest, t: Tensors) -> Tensors:
+    return {"out": fused(t)()}
 
 
 def _rounded(manifest: Manifest, t: Tensors) -> dict[str, Rounded]:

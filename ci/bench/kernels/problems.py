@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ci.bench.kernels import attention_cases, experts_tile_cases, pages_cases
+from ci.bench.kernels import attention_cases, experts_tile_cases, packed_cases, pages_cases
 from ci.bench.kernels.cases import MEANING
 from ci.bench.kernels.launch import Tensors, past
 from tilec.artifact.records import Manifest
@@ -177,12 +177,14 @@ def library_run(problem: Problem, manifest: Manifest, tensors: Tensors, total_by
     if manifest.kernel in ("flash_attention", "paged_flash_attention"):  # over slots in order
         given = pages_cases.contiguous(tensors) if "table" in tensors else tensors
         return "torch scaled_dot_product_attention", attention_cases.fused(given)
+    if manifest.kernel == packed_cases.KERNEL:
+        return "torch scaled_dot_product_attention, a prompt after the other", packed_cases.fused(tensors)
     if problem.against == "same":
         return f"torch {manifest.kernel}", lambda: MEANING[manifest.kernel](manifest, tensors)
-    floats = next(t for t in tensors.values() if t.is_floating_point())
     if problem.against == "read":
-        storage = torch.ones(max(8, total_bytes // 4), device=floats.device)
+        storage = torch.ones(max(8, total_bytes // 4), device=next(iter(tensors.values())).device)
         return "torch amax, equal bytes", lambda: storage.amax()
+    floats = next(t for t in tensors.values() if t.is_floating_point())
     count = max(8, total_bytes // (3 * floats.element_size()))
     x, y = (torch.randn(count, device=floats.device, dtype=floats.dtype) for _ in range(2))
     out = torch.empty_like(x)

@@ -17,13 +17,18 @@ from ci.bench.kernels import attention_cases, few_cases, plain_cases
 from ci.bench.kernels.attention_cases import columns_of_parts
 from ci.bench.kernels.decode_cases import dequantised
 from ci.bench.kernels.launch import EPSILON, Tensors
-from ci.bench.kernels.rounded import Rounded, exact, joined, product
+from ci.bench.kernels.rounded import CONFIDENCE, Rounded, exact, joined, product
 from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")
 
-EIGHT_BIT_SUM: Final = 2.0**-12
-"""What tensor cores of sm_90 may lose of a sum of 128 products of eight bits: four steps, each cut to about 14 bits."""
+EIGHT_BIT_STEP: Final = 32
+"""Products that a tensor core adds at once to what it has, if they are of eight bits."""
+EIGHT_BIT_CUT: Final = 2.0**-12
+"""What tensor cores of sm_90 cut from each term of such a sum, as a part of the power of two at or below the largest one: sums
+keep about 14 bits (DeepSeek-AI, DeepSeek-V3, 2024, section 3.3.2)."""
+NORM: Final = 16
+"""A norm of 32 numbers whose exponent is this is at most a quarter more than the largest of them."""
 Results = dict[str, Any]
 """By output: `allows` says whether what was written is right, `value` is an example."""
 
@@ -103,20 +108,32 @@ def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Results:
 
 
 def blocks(a: Any, a_scales: Any, b: Any, b_scales: Any) -> Rounded:
-    """A sum of products of eight bits for each block of 128 inputs, of which tensor cores may keep `EIGHT_BIT_SUM` bits, times
-    the block's scales."""
+    """A sum of products of eight bits for each block of 128 inputs, of which tensor cores cut what `_cut` says, times the
+    block's scales."""
     total: Rounded | None = None
     for block in range(a.shape[1] // 128):
         one = slice(128 * block, 128 * block + 128)
         codes, weights = exact(a[:, one]), exact(b[:, one])
         part = product("mk,nk->mn", codes, weights, 128)
-        size = torch.einsum("mk,nk->mn", codes.value.abs(), weights.value.abs())
-        part = Rounded(part.value, part.bound + EIGHT_BIT_SUM * size)
+        part = Rounded(part.value, part.bound + _cut(codes.value, weights.value))
         of_columns = b_scales[:, block].repeat_interleave(128)
         scaled = part * (exact(a_scales[block][:, None]) * exact(of_columns[None, :]))
         total = scaled if total is None else total + scaled
     assert total is not None
     return total
+
+
+def _cut(codes: Any, weights: Any) -> Any:
+    """What tensor cores may lose of sums of products of eight bits, for `codes @ weights.T`: in each step every product and the
+    sum so far lose less than `EIGHT_BIT_CUT` of the largest. As of other sums (`rounded`), the smaller of what that comes to at
+    most and of what it comes to unless the losses, of the signs of their terms, depend on each other."""
+    largest, before = torch.zeros((2, len(codes), len(weights)), dtype=torch.float64, device=codes.device)
+    for left, right in zip(codes.split(EIGHT_BIT_STEP, 1), weights.split(EIGHT_BIT_STEP, 1), strict=True):
+        powers = torch.einsum("mk,nk->mn", left.abs() ** NORM, right.abs() ** NORM)  # of which the root is at least the largest
+        largest = torch.maximum(largest, torch.maximum(powers ** (1 / NORM), before.abs()))
+        before = before + torch.einsum("mk,nk->mn", left, right)
+    terms = codes.shape[1] + codes.shape[1] // EIGHT_BIT_STEP
+    return EIGHT_BIT_CUT * largest * min(terms, CONFIDENCE * (terms / 3) ** 0.5)  # the mean square of a loss is a third
 
 
 def _matmul_fp8(manifest: Manifest, t: Tensors) -> Results:

@@ -57,7 +57,9 @@ def work(folders: list[Path], only: Sequence[str], dry: bool) -> int:
     torch.manual_seed(time.time_ns() % 2**31)
     bench = Bench(dry)
     kept, basis = None if dry else Verdicts("kernels_gpu"), Digests(ROOT).sources(BASIS)
-    entries, broken = find_artifacts(folders, bench.device.architecture)
+    found, broken = find_artifacts(folders, bench.device.architecture)
+    # A kernel with signals waits for launches on other GPUs.
+    entries = [entry for entry in found if all(spec.access != "signal" for spec in entry.manifest.tensors)]
     present = {entry.manifest.kernel for entry in entries}
     ordered = [name for name in ORDER if name in present] + sorted(present - {*ORDER})
     todo = [name for name in ordered if not only or name in only]
