@@ -32,6 +32,7 @@ CASES: Final = {
     "serving_host": Case("the host's work for an iteration of the serving loop, without a model"),
     "serving_soak": Case("a server under requests of all kinds, on the interpreter: no leak, no hang, nothing wrong"),
     "serving_load": Case("requests that arrive at random: throughput, first tokens, time per token, starts of the server"),
+    "speculation": Case("guesses of next tokens: the same tokens as without, and how fast"),
     "load_simulation": Case("the same by simulation, with other numbers of tokens between two steps"),
     "vllm_load": Case("the same requests on vLLM, in an environment that has it"),
     "cold_start": Case("seconds from process start to the first token"),

@@ -125,8 +125,8 @@ def blocks(a: Any, a_scales: Any, b: Any, b_scales: Any) -> Rounded:
 
 def _cut(codes: Any, weights: Any) -> Any:
     """What tensor cores may lose of sums of products of eight bits, for `codes @ weights.T`: in each step every product and the
-    sum so far lose less than `EIGHT_BIT_CUT` of the largest. As of other sums (`rounded`), the smaller of what that comes to at
-    most and of what it comes to unless the losses, of the signs of their terms, depend on each other."""
+    sum so far lose less than `EIGHT_BIT_CUT` of the largest. As for other sums (`rounded`), the smaller of two bounds: all
+    losses together, and as many independent ones, since each has the sign of its term."""
     largest, before = torch.zeros((2, len(codes), len(weights)), dtype=torch.float64, device=codes.device)
     for left, right in zip(codes.split(EIGHT_BIT_STEP, 1), weights.split(EIGHT_BIT_STEP, 1), strict=True):
         powers = torch.einsum("mk,nk->mn", left.abs() ** NORM, right.abs() ** NORM)  # of which the root is at least the largest
