@@ -87,7 +87,7 @@ class Counting(Watcher):
 async def of_engine(
     load: Load, guesses: int, prompts: Mapping[int, Mapping[str, Sequence[list[int]]]], tokens: int = TOKENS, runs: int = RUNS
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """What each kind of text in each number of rows came to: tokens of each request, and tokens per second."""
+    """For each number of rows and kind of text: the tokens of each request, and tokens per second."""
     watcher = Counting()
     client = EngineClient(MOST_WAITING, watcher)
     record: dict[str, dict[str, Any]] = {}

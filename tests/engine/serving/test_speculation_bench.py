@@ -32,7 +32,7 @@ def test_an_engine_that_guesses_gives_the_same_tokens(tmp_path: Path) -> None:
     assert len(report(record | {"guesses": 3})) == 10
 
 
-def test_what_differs_or_is_never_right_is_said() -> None:
+def test_tokens_that_differ_and_guesses_never_right_are_faults() -> None:
     plain: dict[str, Any] = {"tokens": [[1, 2]], "tok_s": 10.0, "same": True, "guesses": 0, "right": 0}
     right = plain | {"guesses": 8, "right": 6, "tok_s": 15.0}
     assert compared({"1 repeats": plain}, {"1 repeats": right}) == {
