@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import traceback
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -66,6 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Outcome:
     """Check every function, then train."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tensors of PyTorch that the interpreter reads are the host's
     from ci.bench.kernels import interpreted_ops
 
     interpreted_ops.install()
