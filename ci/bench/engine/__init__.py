@@ -36,6 +36,7 @@ CASES: Final = {
     "load_simulation": Case("the same by simulation, with other numbers of tokens between two steps"),
     "vllm_load": Case("the same requests on vLLM, in an environment that has it"),
     "cold_start": Case("seconds from process start to the first token"),
+    "model_folder": Case("a model folder that has nothing but its config, for what needs no weights"),
     "container_size": Case("files of a container that serves one model, and whether the server runs in them"),
     "clients": Case("programs of others against the server, and what each of them used"),
     "shipped_engine": Case("a signed, pushed, pulled and installed bundle in an environment without a compiler"),
