@@ -46,6 +46,9 @@ UNDECIDED = {
     "all_gather-loop0-start-1",  # a tile that two iterations write, with the same elements
     "all_reduce-loop0-start-1",
     "paged_decode_attention-loop0-stop+1",  # of items that are read, a number that may be the largest i32
+    "paged_decode_attention-load13-axis0+1",  # the row after one that a search in the items found, which may be the last
+    "paged_decode_attention_wide-load13-axis0+1",
+    "paged_decode_attention-load42-axis2+1",  # the slots after those of a tile, in a page that the table names
     "paged_decode_attention_c8-loop0-start+1",
     "paged_decode_attention_wide-loop0-start+1",
     "paged_decode_attention_wide-load41-axis0+1",  # the page after one that the table names, which may be the last
